@@ -7,7 +7,7 @@ use crate::psn::Psn;
 use crate::timer::{AckTimeout, RetryLimit, RnrRetry, RnrTimer};
 
 /// How many atomics two queue pairs of this crate may have outstanding, even if their program permits fewer (but at
-/// least one): NCCL permits one, and waits for dozens. The responder keeps a result of 16 bytes for each.
+/// least one). NCCL permits one, and waits for dozens. The responder keeps a 16-byte result for each.
 pub(crate) const ATOMICS_OF_OWN_KIND: usize = 16;
 
 /// Sizes of a queue pair, as in `struct ibv_qp_cap`.
@@ -34,8 +34,8 @@ pub struct TransportConfig {
 }
 
 impl TransportConfig {
-    /// The default: a window of 128 packets, as in Linux rxe, half of which one READ request may use, and up to
-    /// 4096 packets on a path with a long round trip.
+    /// The default: a window of 128 packets, as in Linux's rxe, half of which one READ request may use, and up to 4096
+    /// packets on a path with a long round trip.
     pub const DEFAULT: Self = Self {
         window: 128,
         max_window: 4096,
@@ -44,44 +44,44 @@ impl TransportConfig {
         ack_interval: 32,
     };
 
-    /// Sets the maximum number of unacknowledged packets, unless the round trip is long. Responses to a READ
-    /// count, too. The range is 2 to 65536, the default is 128.
+    /// Sets the maximum number of unacknowledged packets, unless the round trip is long. READ responses count, too. The
+    /// range is 2 to 65536; the default is 128.
     #[must_use]
     pub const fn with_window(mut self, packets: u32) -> Self {
         self.window = packets;
         self
     }
 
-    /// Sets the maximum number of unacknowledged packets on a path whose round trip takes half a
-    /// millisecond or more, where the window follows the rate of the path times its round trip. With
-    /// [`LossRecovery::Selective`](crate::LossRecovery::Selective) the responder keeps up to this many
-    /// packets after a gap, of the path MTU each. The range is the window to 65536, the default is 4096.
+    /// Sets the maximum number of unacknowledged packets on a path whose round trip takes half a millisecond or more.
+    /// There the window follows the bandwidth-delay product. With
+    /// [`LossRecovery::Selective`](crate::LossRecovery::Selective) the responder buffers up to this many packets beyond
+    /// a gap, each of the path MTU. The range is the window to 65536; the default is 4096.
     #[must_use]
     pub const fn with_max_window(mut self, packets: u32) -> Self {
         self.max_window = packets;
         self
     }
 
-    /// Sets the maximum number of response packets for one READ request packet. A longer READ is split, so that
-    /// the window applies to its responses. If the window is longer than [`with_window`](Self::with_window) sets,
-    /// because the round trip is long, requests ask for enough packets that
-    /// [`RtsAttributes::max_rd_atomic`] requests fill the window. The range is 1 to the window, the default is
-    /// 64.
+    /// Sets the maximum number of response packets for one READ request packet. A longer READ is split, so that the
+    /// window applies to its responses. If the window exceeds the value of [`with_window`](Self::with_window) because
+    /// the round trip is long, requests ask for enough packets that [`RtsAttributes::max_rd_atomic`] of them fill it.
+    /// The range is 1 to the window; the default is 64.
     #[must_use]
     pub const fn with_read_packets(mut self, packets: u32) -> Self {
         self.read_packets = packets;
         self
     }
 
-    /// Sets after how many packets the requester requests an acknowledgement at the latest. The default is 32.
+    /// Sets the interval, in packets, after which the requester asks for an acknowledgement at the latest. The default
+    /// is 32.
     #[must_use]
     pub const fn with_ack_request_interval(mut self, packets: u32) -> Self {
         self.ack_request_interval = packets;
         self
     }
 
-    /// Sets after how many packets the responder sends an acknowledgement at the latest, even if the peer did
-    /// not request one. The default is 32.
+    /// Sets the interval, in packets, after which the responder sends an acknowledgement at the latest, even if the
+    /// peer did not request one. The default is 32.
     #[must_use]
     pub const fn with_ack_interval(mut self, packets: u32) -> Self {
         self.ack_interval = packets;
@@ -120,7 +120,7 @@ impl Default for TransportConfig {
     }
 }
 
-/// Attributes of the transition from INIT to RTR, which concern the responder.
+/// Responder attributes, set on the transition from INIT to RTR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtrAttributes {
     /// Queue pair number of the peer.
@@ -131,19 +131,19 @@ pub struct RtrAttributes {
     pub path_mtu: Mtu,
     /// Maximum number of READs and atomics that the peer may have outstanding; 0 refuses them.
     pub max_dest_rd_atomic: u8,
-    /// Wait time in the RNR NAK that is sent when no receive is posted.
+    /// The delay requested by the RNR NAK that is sent when no receive is posted.
     pub min_rnr_timer: RnrTimer,
 }
 
-/// Attributes of the transition from RTR to RTS, which concern the requester.
+/// Requester attributes, set on the transition from RTR to RTS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtsAttributes {
     /// First PSN to send: the peer's `rq_psn`.
     pub sq_psn: Psn,
-    /// Time without an acknowledgement after which packets are sent again, and a retry is counted. Once the
-    /// round-trip time is known, the first unacknowledged packet is sent again earlier.
+    /// How long to wait for an acknowledgement before packets are retransmitted and a retry is counted. Once the
+    /// round-trip time is known, the first unacknowledged packet is retransmitted earlier.
     pub timeout: AckTimeout,
-    /// When the requester stops retransmitting packets.
+    /// When the requester gives up on retransmission.
     pub retry_limit: RetryLimit,
     /// Maximum number of retries after RNR NAKs.
     pub rnr_retry: RnrRetry,
@@ -165,10 +165,10 @@ pub enum State {
     ReadyToReceive,
     /// RTS: requests can be posted.
     ReadyToSend,
-    /// SQD: the send queue finishes the requests that it has begun, and begins no others.
+    /// SQD: the send queue finishes requests that it has started, and starts no others.
     SendQueueDrained,
-    /// SQE: a request on an unreliable connection or a datagram has failed on this side. The send queue is
-    /// flushed, while receives continue. It can change to RTS.
+    /// SQE: a local failure of a request on an unreliable connection or of a datagram. The send queue is flushed, while
+    /// receives continue. Can change to RTS.
     SendQueueError,
     /// ERR: posted requests are flushed; packets are dropped.
     Error,
@@ -193,7 +193,7 @@ impl State {
         self.transition(from, Self::ReadyToSend)
     }
 
-    /// Returns whether packets of a peer are received.
+    /// Returns whether packets from the peer are processed.
     pub(crate) const fn is_receiving(self) -> bool {
         matches!(
             self,

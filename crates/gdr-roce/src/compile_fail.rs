@@ -1,5 +1,5 @@
-//! What must not compile, as doctests. Each has a twin that differs in the marked line and
-//! compiles, so that a renamed function cannot make the failure mean something else.
+//! Code that must not compile, as doctests. Each has a twin that differs in the marked line and compiles, so that a
+//! renamed function cannot make the failure mean something else.
 //!
 //! # A packet does not outlive its bytes
 //!

@@ -19,8 +19,8 @@ pub enum WcStatus {
     WrFlushed,
     /// `BAD_RESP_ERR`: the response does not match the request.
     BadResponse,
-    /// `REM_INV_REQ_ERR`: the request is invalid for the peer: longer than the receive, an
-    /// operation that is not allowed, or an atomic at an unaligned address.
+    /// `REM_INV_REQ_ERR`: the request is invalid for the peer: longer than the receive, not permitted, or an atomic at
+    /// an unaligned address.
     RemoteInvalidRequest,
     /// `REM_ACCESS_ERR`: wrong key, range or permission for the memory of the peer.
     RemoteAccess,
@@ -32,9 +32,9 @@ pub enum WcStatus {
     RnrRetryExceeded,
     /// `MW_BIND_ERR`: the memory window belongs to another queue pair, or is bound already.
     WindowBind,
-    /// `LOC_QP_OP_ERR`, `GENERAL_ERR` and other errors of a hardware or kernel device. The
-    /// [`QueuePair`](crate::QueuePair) of this crate returns it for bytes that
-    /// [did not get to their place](crate::QueuePair::fail_placement).
+    /// `LOC_QP_OP_ERR`, `GENERAL_ERR` and other errors of a hardware or kernel device. This crate's
+    /// [`QueuePair`](crate::QueuePair) reports it for bytes that [did not reach their
+    /// destination](crate::QueuePair::fail_placement).
     LocalOperation,
 }
 
@@ -83,17 +83,16 @@ impl WcOpcode {
     }
 }
 
-/// The completion of a request. Requests in one queue complete in the order in which they were posted, except in
-/// a [`SharedReceiveQueue`](crate::SharedReceiveQueue).
+/// The completion of a request. Requests on one queue complete in posting order, except in a
+/// [`SharedReceiveQueue`](crate::SharedReceiveQueue).
 ///
-/// Success means, for a SEND or WRITE, that the peer has acknowledged all of it; for a READ or atomic, that the
-/// result is in local memory; for a receive, that the message is in local memory; and for a datagram, only that
-/// it was sent.
+/// What success means depends on the operation. SEND and WRITE: the peer has acknowledged all of it. READ and atomic:
+/// the result is in local memory. Receive: the message is in local memory. Datagram: it was sent, no more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Completion {
     /// The identifier of the request.
     pub id: WrId,
-    /// The result. If it is not success, only `id`, `status`, `qpn` and the queue are valid.
+    /// The result. Unless it is success, only `id`, `status`, `qpn` and the queue are valid.
     pub status: WcStatus,
     /// The operation.
     pub opcode: WcOpcode,
@@ -101,23 +100,21 @@ pub struct Completion {
     pub byte_len: u32,
     /// The immediate data of the received message.
     pub immediate: Option<Immediate>,
-    /// The key of the memory window that the received message has invalidated.
+    /// The key of the memory window that the received message invalidated.
     pub invalidated: Option<Rkey>,
-    /// When it was added to its completion queue, in nanoseconds of a clock of the queue's owner; this crate sets
-    /// `None`.
+    /// When it was added to its completion queue, in nanoseconds of the queue owner's clock. This crate sets `None`.
     pub time: Option<NonZeroU64>,
     /// Whether the sender set [`SendFlags::SOLICITED`](crate::SendFlags::SOLICITED).
     pub solicited: bool,
     /// The queue pair of the request.
     pub qpn: Qpn,
-    /// The queue pair that sent a received datagram. If it is set, `byte_len` includes the
-    /// [`Grh`](crate::wire::Grh) in front of the payload.
+    /// The source queue pair of a received datagram. If set, `byte_len` includes the [`Grh`](crate::wire::Grh) in front
+    /// of the payload.
     pub source_qpn: Option<Qpn>,
-    /// `IBV_WC_GRH`: the message arrived in packets with a network header, like every received message except
-    /// the frames of a raw packet queue pair.
+    /// `IBV_WC_GRH`: the message arrived with a network header. True for every received message except raw packet
+    /// frames.
     pub has_network_header: bool,
-    /// `IBV_WC_IP_CSUM_OK`: the checksums of IPv4 and of TCP or UDP in a received frame were
-    /// verified, and are correct.
+    /// `IBV_WC_IP_CSUM_OK`: the IPv4 checksum and the TCP or UDP checksum of a received frame were verified.
     pub ip_checksum_ok: bool,
 }
 
@@ -132,10 +129,10 @@ pub enum Event {
     /// `QP_ACCESS_ERR`: the peer sent a request with a wrong key, range or permission; the queue
     /// pair is in ERR.
     AccessViolation,
-    /// `QP_LAST_WQE_REACHED`: a queue pair with a
-    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue) is in ERR, and takes no more receives.
+    /// `QP_LAST_WQE_REACHED`: a queue pair with a [`SharedReceiveQueue`](crate::SharedReceiveQueue) is in ERR and will
+    /// consume no more receives.
     LastWqeReached,
-    /// `SQ_DRAINED`: the queue pair is in SQD, and all requests that it had begun are complete.
+    /// `SQ_DRAINED`: the queue pair is in SQD, and every started request is complete.
     SendQueueDrained,
     /// `QP_FATAL`: this side could not execute a request; the queue pair is in ERR.
     Fatal,

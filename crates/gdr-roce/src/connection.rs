@@ -1,4 +1,4 @@
-//! The state that the requester and the responder of a queue pair share.
+//! State shared by the requester and the responder of a queue pair.
 
 use std::collections::VecDeque;
 
@@ -8,17 +8,17 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::wire::{Bth, Headers, Opcode, SERVICE, icrc, padding};
 
-/// The service of a connection: whether it retransmits what is lost, and where its receives come from.
+/// A connection's transport service: whether lost packets are retransmitted, and where receives come from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Reliability {
     /// The reliable connection service (RC): requests are acknowledged, and retransmitted if they are not.
     Reliable = 0x00,
-    /// The unreliable connection service (UC), which has only SEND and WRITE, and completes them when they are
-    /// sent. A message that loses a packet is dropped.
+    /// The unreliable connection service (UC): only SEND and WRITE, which complete when sent. A message that loses a
+    /// packet is dropped.
     Unreliable = 0x20,
-    /// The extended reliable connection service (XRC): like the reliable one, but in one direction, and with receives
-    /// from the shared queue that each request names.
+    /// The extended reliable connection service (XRC): like RC, but in one direction, and each request selects the
+    /// shared receive queue that its receive comes from.
     Extended = 0xa0,
 }
 
@@ -42,14 +42,14 @@ impl Reliability {
 /// How a reliable connection recovers from losses. Both ends must agree.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum LossRecovery {
-    /// As specified: the responder drops what arrives after a gap, and reports the gap once; the requester sends
-    /// everything from the gap on again.
+    /// As specified: the responder drops everything beyond a gap, and reports the gap once; the requester retransmits
+    /// from the gap on.
     #[default]
     GoBackN,
-    /// Between two ends of this crate: the responder keeps SENDs, WRITEs and requests that arrive after a gap,
-    /// executes them in order once the gap is closed, and reports each missing packet with a NAK for its PSN;
-    /// the requester sends only these packets again. It also places READ responses that arrive after a missing
-    /// one, and requests only the missing ones again. The packets have the specified format.
+    /// Between two ends of this crate. The responder buffers SENDs, WRITEs and other requests that arrive beyond a gap,
+    /// executes them in order once the gap is closed, and reports every missing packet with a NAK for its PSN. The
+    /// requester retransmits only those packets. It also places READ responses that arrive beyond a gap, and requests
+    /// only the missing ones again. All packets have the specified format.
     Selective,
 }
 
@@ -63,14 +63,14 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// The headers of a packet to the peer.
+    /// Returns the headers of a packet to the peer.
     pub(crate) const fn headers(&self, opcode: Opcode, psn: Psn) -> Headers {
         let byte = self.reliability.byte(opcode);
         Headers::new(opcode, bth(byte, self.dest_qpn, psn))
     }
 }
 
-/// The base transport header of a packet to `dest_qpn`, with the byte of its opcode.
+/// Returns the base transport header of a packet to `dest_qpn`, with the byte of its opcode.
 pub(crate) const fn bth(opcode: u8, dest_qpn: Qpn, psn: Psn) -> Bth {
     Bth {
         opcode,
@@ -88,7 +88,7 @@ pub(crate) const fn bth(opcode: u8, dest_qpn: Qpn, psn: Psn) -> Bth {
     }
 }
 
-/// The completions and events that the owner has not polled.
+/// Completions and events that the owner has not polled yet.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
     pub(crate) completions: VecDeque<Completion>,
@@ -96,20 +96,20 @@ pub(crate) struct Notifications {
 }
 
 impl Notifications {
-    /// Takes back the completions of requests that were flushed when they were posted, the last of all
-    /// calls.
+    /// Withdraws the last `count` completions, of requests that were flushed when posted. Nothing may have been added
+    /// since.
     pub(crate) fn withdraw(&mut self, count: usize) {
         let left = self.completions.len().saturating_sub(count);
         self.completions.truncate(left);
     }
 }
 
-/// The connection has failed: the queue pair must change to ERR.
+/// The connection has failed: the queue pair must enter ERR.
 #[derive(Debug)]
 pub(crate) struct ConnectionFailed;
 
-/// Writes a packet without payload, or whose payload is passed by reference, and returns its length: the headers, and
-/// zeros in place of the ICRC.
+/// Writes a packet without payload, or whose payload is passed by reference: headers, and zeros in place of the ICRC.
+/// Returns its length.
 pub(crate) fn emit_empty(headers: &Headers, out: &mut [u8]) -> usize {
     let at = headers.emit(0, out);
     let end = at + icrc::LEN;
@@ -117,8 +117,8 @@ pub(crate) fn emit_empty(headers: &Headers, out: &mut [u8]) -> usize {
     end
 }
 
-/// Writes a whole datagram and returns its length: the headers, `len` bytes of payload from
-/// `fill`, the padding, and zeros in place of the ICRC.
+/// Writes a whole datagram: headers, `len` bytes of payload from `fill`, padding, and zeros in place of the ICRC.
+/// Returns its length.
 pub(crate) fn emit<E>(
     headers: &Headers,
     len: usize,

@@ -1,5 +1,5 @@
-//! What the queue pairs of services without connections (UD, raw packets) have in common: states and
-//! queues. Their messages have one packet, and nothing is repeated, so no request is ever half sent.
+//! States and queues common to the connectionless services (UD, raw packets). Messages are single packets and never
+//! retransmitted, so no request is ever half sent.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::payload::Payload;
 use crate::receive_queue::{ReceiveQueue, RecvWqe};
 use crate::request::{Data, RecvRequest, SendFlags};
 
-/// A request on the send queue; `T` is what the service adds to its data.
+/// A request on the send queue. `T` is the data that the service adds.
 #[derive(Debug)]
 pub(crate) struct SendWqe<T> {
     id: WrId,
@@ -44,7 +44,7 @@ impl<T> SendWqe<T> {
     }
 }
 
-/// A completion of a receive, which the service adds its details to.
+/// Returns the successful completion of a receive, for the service to complete with its details.
 pub(crate) const fn received(receive: &RecvWqe, byte_len: u32, qpn: Qpn) -> Completion {
     Completion {
         status: WcStatus::Success,
@@ -65,7 +65,7 @@ pub(crate) struct Connectionless<T> {
 }
 
 impl<T> Connectionless<T> {
-    /// The attributes of a queue pair in RESET.
+    /// Returns a queue pair in RESET.
     pub(crate) fn new(qpn: Qpn, caps: Capabilities, receives: ReceiveQueue) -> Self {
         Self {
             qpn,
@@ -102,7 +102,7 @@ impl<T> Connectionless<T> {
             .transition(State::ReadyToReceive, State::ReadyToSend)
     }
 
-    /// To SQD. [`Event::SendQueueDrained`] is there at once.
+    /// Enters SQD. [`Event::SendQueueDrained`] is raised immediately.
     pub(crate) fn enter_sqd(&mut self) -> Result<(), StateError> {
         self.state
             .transition(State::ReadyToSend, State::SendQueueDrained)?;
@@ -114,13 +114,13 @@ impl<T> Connectionless<T> {
         self.state.resume()
     }
 
-    /// To SQE: the send queue is flushed, and receives go on.
+    /// Enters SQE: flushes the send queue, while receives continue.
     pub(crate) fn enter_sqe(&mut self) {
         self.state = State::SendQueueError;
         self.flush_sends();
     }
 
-    /// To ERR, from any state but RESET: all requests are flushed except a shared queue's.
+    /// Enters ERR from any state but RESET: flushes all requests except those on a shared queue.
     pub(crate) fn enter_error(&mut self) {
         if matches!(self.state, State::Reset | State::Error) {
             return;
@@ -145,7 +145,7 @@ impl<T> Connectionless<T> {
         self.notifications.completions.extend(flushed);
     }
 
-    /// To RESET, from any state: requests are discarded, completions and events stay.
+    /// Enters RESET from any state: discards requests, and keeps completions and events.
     pub(crate) fn reset(&mut self) {
         let receives = self.receives.renewed();
         *self = Self {
@@ -154,7 +154,7 @@ impl<T> Connectionless<T> {
         };
     }
 
-    /// Posts to the send queue. In SQE and ERR it is flushed at once.
+    /// Posts to the send queue. In SQE and ERR the request is flushed immediately.
     pub(crate) fn post_send(
         &mut self,
         id: WrId,
@@ -184,7 +184,7 @@ impl<T> Connectionless<T> {
         Ok(())
     }
 
-    /// Takes back the requests that were posted last, before any other call.
+    /// Withdraws the requests posted last. There must be no other call in between.
     pub(crate) fn withdraw_sends(&mut self, count: usize) {
         match self.state {
             State::SendQueueError | State::Error => self.notifications.withdraw(count),
@@ -195,12 +195,12 @@ impl<T> Connectionless<T> {
         }
     }
 
-    /// Posts to the receive queue. In ERR it is flushed at once.
+    /// Posts to the receive queue. In ERR the request is flushed immediately.
     pub(crate) fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         if self.state == State::Reset {
             return Err(PostError::State(self.state));
         }
-        // A receive is taken and completed by one packet, so none is in use in between.
+        // A packet takes and completes a receive in one step, so none is ever in use.
         self.receives.post(request, 0, self.caps.max_recv_wr)?;
         if self.state == State::Error {
             self.flush_receives();
@@ -213,8 +213,8 @@ impl<T> Connectionless<T> {
         self.receives.take()
     }
 
-    /// Completes a receive. Memory of this side that cannot be written changes the state to ERR; a
-    /// message that is too long does not, as any peer may send one.
+    /// Completes a receive. Enters ERR if local memory cannot be written, but not if the message is too long, as any
+    /// peer may send one.
     pub(crate) fn complete_receive(&mut self, completion: Completion) {
         self.notifications.completions.push_back(completion);
         if completion.status == WcStatus::LocalProtection {
@@ -222,7 +222,7 @@ impl<T> Connectionless<T> {
         }
     }
 
-    /// The oldest request, if the state allows to send it.
+    /// Returns the oldest request, if the state allows to send it.
     pub(crate) fn next_send(&self) -> Option<&SendWqe<T>> {
         match self.state {
             State::ReadyToSend => self.send_queue.front(),
@@ -236,7 +236,7 @@ impl<T> Connectionless<T> {
         self.send_queue.pop_front()
     }
 
-    /// Completes a request that was taken; without success also if it is not signalled.
+    /// Completes a taken request. An unsuccessful one completes even if it is not signalled.
     pub(crate) fn complete_send(&mut self, wqe: &SendWqe<T>, status: WcStatus) {
         if status != WcStatus::Success || wqe.flags.contains(SendFlags::SIGNALLED) {
             let completion = wqe.completion(status, self.qpn);

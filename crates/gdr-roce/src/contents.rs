@@ -1,20 +1,20 @@
-//! The payload of a packet that has arrived.
+//! The payload of a received packet.
 
 use crate::ids::Key;
 use crate::memory::{AccessError, Extent, Memory};
 use crate::mtu::Mtu;
 
-/// The payload of a packet that has arrived.
+/// The payload of a received packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Contents<'a> {
-    /// The bytes.
+    /// The payload bytes.
     Bytes(&'a [u8]),
-    /// Where the bytes are, as [`Memory::write_from`] understands it.
+    /// The location of the bytes, in terms of [`Memory::write_from`].
     At(Extent),
 }
 
 impl Contents<'_> {
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub const fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -27,7 +27,7 @@ impl Contents<'_> {
         self.len() == 0
     }
 
-    /// Returns how many packets of the path MTU this is. Bytes that are elsewhere may be the payload of several.
+    /// Returns how many packets of the path MTU this is. Bytes that live elsewhere may be the payload of several.
     pub(crate) const fn packets(&self, mtu: Mtu) -> u32 {
         match self {
             Self::Bytes(_) => 1,
@@ -35,7 +35,7 @@ impl Contents<'_> {
         }
     }
 
-    /// The first bytes, up to `at`, and the others.
+    /// Splits the bytes at `at`.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         match self {
             Self::Bytes(bytes) => {
@@ -53,7 +53,7 @@ impl Contents<'_> {
         }
     }
 
-    /// Stores them at `addr`, from where on the message may write `room` bytes.
+    /// Stores the bytes at `addr`, from where on the message may write `room` bytes.
     pub(crate) fn store(
         self,
         memory: &mut dyn Memory,

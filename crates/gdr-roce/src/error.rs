@@ -35,7 +35,7 @@ pub enum PostError {
     NoReads,
 }
 
-/// The queue pair cannot change from one state to the other; it stays in `from`.
+/// The requested state transition is not allowed; the queue pair stays in `from`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "modify queue pair: {from:?} cannot change to {to:?}; the order is RESET, INIT, RTR, RTS, SQD"

@@ -1,4 +1,4 @@
-//! Memory regions in heap memory.
+//! Memory regions on the heap.
 
 use crate::ids::{Key, Lkey, Rkey};
 use crate::memory::{Access, AccessError, AtomicOp, Extent, Memory};
@@ -16,8 +16,7 @@ struct Region {
     bytes: Option<Vec<u8>>,
 }
 
-/// A key is the index of its region plus one of these bases, so that a key of the wrong kind or a
-/// small number is not valid.
+/// A key is its region's index plus one of these bases, so that a key of the wrong kind, or a small number, is invalid.
 const LOCAL: u32 = 0x1000_0000;
 const REMOTE: u32 = 0x2000_0000;
 
@@ -62,8 +61,8 @@ impl HeapMemory {
             .as_deref_mut()
     }
 
-    /// The index of the region of `key`, and the range in its bytes. Fails if the range is not inside
-    /// the region or if the region does not permit `access`.
+    /// Returns the index of the region of `key`, and the range within its bytes. Fails if the range exceeds the region,
+    /// or if the region does not permit `access`.
     fn find(
         &self,
         key: Key,

@@ -1,22 +1,21 @@
 //! Identifiers: queue pair numbers, memory keys, work request identifiers.
 
-/// A queue pair number of 24 bits. 0 and 1 are reserved for the management queue pairs,
-/// and the last one for multicast.
+/// A 24-bit queue pair number. 0 and 1 are reserved for management queue pairs, and the last one for multicast.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// The management queue pair, to which management datagrams are sent.
+    /// The queue pair that receives management datagrams.
     pub const MANAGEMENT: Self = Self(1);
-    /// Stands for the queue pairs that are attached to the multicast group of a datagram.
+    /// The destination of multicast datagrams: every queue pair attached to the group.
     pub const MULTICAST: Self = Self(0x00ff_ffff);
 
-    /// The low 24 bits of `number`.
+    /// Returns the low 24 bits of `number`.
     pub const fn new(number: u32) -> Self {
         Self(number & 0x00ff_ffff)
     }
 
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -27,12 +26,12 @@ impl Qpn {
 pub struct XrcSrqn(u32);
 
 impl XrcSrqn {
-    /// The low 24 bits of `number`.
+    /// Returns the low 24 bits of `number`.
     pub const fn new(number: u32) -> Self {
         Self(number & 0x00ff_ffff)
     }
 
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -61,8 +60,8 @@ impl Qkey {
     /// The bit of a controlled key, which only the operating system may choose.
     const CONTROLLED: u32 = 1 << 31;
 
-    /// Returns the key that a request with this key carries when it is sent from a queue pair with the key `own`:
-    /// if this key is controlled, it is `own` (IBTA 10.2.5).
+    /// Returns the key to send for a request with this key on a queue pair whose key is `own`: that is `own` if this
+    /// key is controlled (IBTA 10.2.5).
     #[must_use]
     pub const fn sent_from(self, own: Self) -> Self {
         if self.0 & Self::CONTROLLED == 0 {
@@ -73,29 +72,29 @@ impl Qkey {
     }
 }
 
-/// The local key of a memory region, for work requests of this side. It is never sent.
+/// The local key of a memory region, used in local work requests. It is never sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Lkey(pub u32);
 
-/// The remote key of a memory region, for requests of the peer.
+/// The remote key of a memory region, used by the peer's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Rkey(pub u32);
 
-/// The key of an access to memory.
+/// The key of a memory access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Key {
-    /// From a work request of this side.
+    /// From a local work request.
     Local(Lkey),
-    /// From a packet of the peer.
+    /// From a packet sent by the peer.
     Remote(Rkey),
 }
 
-/// An identifier that the caller chooses for a work request; the completion returns it.
+/// A caller-chosen identifier of a work request, returned in its completion.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct WrId(pub u64);
 
-/// Immediate data: four bytes that a message delivers to the receiver's completion.
+/// Immediate data: four bytes delivered in the receiver's completion.
 ///
-/// The number is in host byte order here, and is sent as big-endian.
+/// In host byte order here, and big-endian on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Immediate(pub u32);

@@ -1,20 +1,19 @@
-//! RoCEv2 connections and datagrams in user space, sans-IO: the protocol engine of an RDMA
-//! network card as a state machine.
+//! RoCEv2 connections and datagrams in user space, sans-IO: the protocol engine of an RDMA network card as a state
+//! machine.
 //!
-//! It is fully deterministic and has no sockets, threads, clock or unsafe code. Packets and the time
-//! go in; packets, deadlines, completions and memory accesses come out. It does not implement UDP
-//! (see the `gdr-nic` crate).
+//! The crate is fully deterministic and contains no sockets, threads, clocks or unsafe code. Packets and the current
+//! time go in; packets, deadlines, completions and memory accesses come out. UDP is not implemented here; see the
+//! `gdr-nic` crate.
 //!
-//! - [`QueuePair`] is one end of a reliable connection: SEND, WRITE, READ and atomics, with
-//!   segmentation, acknowledgements, retries and NAKs as specified. Its retransmission timer and its
-//!   window adapt to the measured path. [`QueuePair::unreliable`] creates one end of an unreliable
-//!   connection, which supports only SEND and WRITE. [`QueuePair::initiator`] and
-//!   [`QueuePair::target`] create the ends of an extended reliable connection (XRC), whose requests
-//!   name a [`SharedReceiveQueue`] in an [`XrcDomain`] to take receives from.
-//! - [`UdQueuePair`] sends and receives unreliable datagrams: messages of a single packet.
-//! - [`SharedReceiveQueue`] holds the receives of several queue pairs.
-//! - [`Memory`] is the interface to memory regions, which the caller implements. If a key, range or
-//!   permission is wrong, it copies nothing. [`HeapMemory`] is a simple implementation.
+//! - [`QueuePair`] is one end of a reliable connection: SEND, WRITE, READ and atomics, with segmentation,
+//!   acknowledgements, retries and NAKs as specified. Its retransmission timer and congestion window adapt to the
+//!   measured path. [`QueuePair::unreliable`] creates one end of an unreliable connection, which supports only SEND and
+//!   WRITE. [`QueuePair::initiator`] and [`QueuePair::target`] create the ends of an extended reliable connection
+//!   (XRC), whose requests select a [`SharedReceiveQueue`] of an [`XrcDomain`] to consume receives from.
+//! - [`UdQueuePair`] sends and receives unreliable datagrams: single-packet messages.
+//! - [`SharedReceiveQueue`] holds receives for several queue pairs.
+//! - [`Memory`] is the caller's interface to memory regions. An access with an invalid key, range or permission copies
+//!   nothing. [`HeapMemory`] is a simple implementation.
 //! - [`wire`] parses and emits packets, and computes their ICRC.
 //!
 //! ```
@@ -85,33 +84,29 @@
 //!
 //! A reliable connection guarantees:
 //!
-//! - A request that completes successfully was executed completely and exactly once; see
-//!   [`Completion`].
-//! - Requests in one queue complete in the order in which they were posted, except in a
-//!   [`SharedReceiveQueue`], where they complete with the messages that used them.
-//! - A duplicate, late or out-of-order packet does not change memory. The response to a duplicate
-//!   atomic contains the original value from its first execution.
-//! - After a failure the queue pair is in ERR, and all its posted requests complete with
-//!   [`WcStatus::WrFlushed`]. An invalid request is answered by a NAK with the reason, after the
-//!   responses to the requests before it; the queue pair changes to ERR when that NAK is sent.
+//! - A request that completes successfully was executed completely and exactly once; see [`Completion`].
+//! - Requests of one queue complete in posting order. In a [`SharedReceiveQueue`], receives complete in the order of
+//!   the messages that consume them.
+//! - A duplicate, late or out-of-order packet does not change memory. The response to a duplicate atomic contains the
+//!   original value from its first execution.
+//! - After a failure the queue pair is in ERR, and all its posted requests complete with [`WcStatus::WrFlushed`]. An
+//!   invalid request is answered by a NAK with the reason, after the responses to all earlier requests; the queue pair
+//!   enters ERR when that NAK is sent.
 //! - In ERR nothing is sent, and memory is neither read nor written.
-//! - The response to a READ is repeated only while the READ is among the latest
-//!   `max_dest_rd_atomic` READs, and only for the range of the first request.
-//! - A request that *failed* may have placed some of its bytes, which are not restored.
-//! - Memory use is bounded: a peer cannot make a queue pair store more than a small multiple of its
-//!   [`Capabilities`] and [`RtrAttributes`].
-//!   With [`LossRecovery::Selective`] a queue pair also stores up to one
-//!   [window](TransportConfig::with_max_window) of packets, within the [`PacketBudget`] that all queue
-//!   pairs of a device may share. It drops them in ERR and RESET, and after two seconds if the gap is
-//!   not closed.
-//! - Besides the responses to a READ, a packet from the peer is answered by at most 32 short packets.
+//! - The response to a READ is repeated only while the READ is among the latest `max_dest_rd_atomic` READs, and only
+//!   within the range of the original request.
+//! - A request that *failed* may have placed some of its bytes; they are not rolled back.
+//! - Memory use is bounded: a peer cannot make a queue pair store more than a small multiple of its [`Capabilities`]
+//!   and [`RtrAttributes`]. With [`LossRecovery::Selective`] a queue pair also buffers up to one
+//!   [window](TransportConfig::with_max_window) of packets, within the [`PacketBudget`] that all queue pairs of a
+//!   device may share. It drops them in ERR and RESET, and after two seconds if the gap is not closed.
+//! - Apart from READ responses, a packet from the peer triggers at most 32 short packets.
 //!
-//! An unreliable connection guarantees less: a message is either placed in order and without gaps, or
-//! dropped, and completes a receive only if all of it arrived. Parts of a dropped message may have been
-//! placed.
+//! An unreliable connection guarantees less: a message is either placed in order and without gaps, or dropped, and it
+//! completes a receive only if all of it arrived. Parts of a dropped message may have been placed.
 //!
-//! Datagrams guarantee only that memory is written in the segments of a receive, by a packet with the
-//! right queue key, and that each receive completes at most once.
+//! Datagrams guarantee only that a packet with the right queue key is written to the segments of one receive and
+//! nowhere else, and that each receive completes at most once.
 //!
 //! The rules follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annexes
 //! A16 and A17 (RoCE).
@@ -168,14 +163,14 @@ pub use timer::{AckTimeout, RetryCount, RetryLimit, RnrRetry, RnrTimer, Time};
 pub use ud_queue_pair::{UdQueuePair, UdReceived};
 pub use xrc_domain::XrcDomain;
 
-/// The maximum length of a message in bytes. The specification allows twice as much, but with the
-/// smallest MTU that is more packets than [`PSN_WINDOW`] allows.
+/// The longest message, in bytes. The specification allows twice as much, but at the smallest MTU that takes more
+/// packets than [`PSN_WINDOW`] allows.
 pub const MAX_MESSAGE: u32 = 1 << 30;
 
 #[cfg(doctest)]
 mod compile_fail;
 
-// The example of the README is a test.
+// Compiles and runs the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -6,7 +6,7 @@ bitflags::bitflags! {
     /// Access rights of a memory region or a queue pair, as in `enum ibv_access_flags`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct Access: u8 {
-        /// Local requests may write: receives, READs and atomics. They may always read.
+        /// Local requests may write: receives, READs and atomics. Reading is always permitted.
         const LOCAL_WRITE = 1;
         /// The peer may WRITE.
         const REMOTE_WRITE = 1 << 1;
@@ -14,14 +14,14 @@ bitflags::bitflags! {
         const REMOTE_READ = 1 << 2;
         /// The peer may perform atomic operations.
         const REMOTE_ATOMIC = 1 << 3;
-        /// The peer may make what it has written globally visible.
+        /// The peer may make its writes globally visible.
         const FLUSH_GLOBAL = 1 << 4;
-        /// The peer may make what it has written persistent.
+        /// The peer may make its writes persistent.
         const FLUSH_PERSISTENT = 1 << 5;
     }
 }
 
-/// A range of addresses from a work request or a packet. It is not checked and may overflow.
+/// An address range from a work request or a packet. It is unchecked, and its end may overflow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Extent {
     /// Address of the first byte.
@@ -41,7 +41,7 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// The new value, given the old one.
+    /// Returns the new value, given the old one.
     pub const fn apply(self, old: u64) -> u64 {
         match self {
             Self::FetchAdd { add } => old.wrapping_add(add),
@@ -56,12 +56,12 @@ impl AtomicOp {
     }
 }
 
-/// How the payload of a packet is sent.
+/// How a packet's payload is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PayloadBy {
     /// The packet contains a copy.
     Copy,
-    /// The packet says where the bytes are.
+    /// The packet refers to the bytes.
     Reference,
 }
 
@@ -69,7 +69,7 @@ pub enum PayloadBy {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// The key belongs to no region of the protection domain of the queue pair.
+    /// The queue pair's protection domain has no region with this key.
     #[error("no memory region has this key; register it in the queue pair's protection domain")]
     UnknownKey,
     /// The range is not inside the region.
@@ -78,26 +78,26 @@ pub enum AccessError {
     /// The region does not permit the access.
     #[error("the memory region does not permit this access; register it with that permission")]
     Permission,
-    /// The memory cannot be accessed: its device has failed or was removed.
+    /// The memory is inaccessible: its device failed or was removed.
     #[error("the memory cannot be accessed any more; check its device")]
     Failed,
-    /// The bytes for [`write_from`](Memory::write_from) are still being copied. The packet has no effect, and the caller
-    /// passes it again later.
+    /// The bytes for [`write_from`](Memory::write_from) are still being copied. The packet has no effect, and the
+    /// caller passes it in again later.
     #[error("the bytes are not there yet; pass the packet again")]
     NotYet,
 }
 
-/// The memory regions in the protection domain of a queue pair. A key from another domain is an
+/// The memory regions of a queue pair's protection domain. A key from another domain is an
 /// [`UnknownKey`](AccessError::UnknownKey).
 ///
-/// A queue pair calls [`check`](Self::check) for the whole range of a message before it copies the first byte, and
-/// then copies packet by packet. The exception is a received SEND, whose length is known only with the last packet,
-/// so each of its packets is checked separately. A region may be deregistered in between, so [`read`](Self::read),
-/// [`write`](Self::write) and [`atomic`](Self::atomic) must check their own range as well. They must copy all of a
-/// range, or return an error.
+/// A queue pair calls [`check`](Self::check) for the whole range of a message before it copies the first byte, and then
+/// copies packet by packet. The exception is a received SEND, whose length is known only with the last packet: there
+/// each packet is checked separately. A region may be deregistered in between, so [`read`](Self::read),
+/// [`write`](Self::write) and [`atomic`](Self::atomic) must check their own range as well. They copy the whole range or
+/// return an error.
 ///
-/// One call copies at most the payload of one packet, 4096 bytes, or with [`write_from`](Self::write_from) of 1024. The range
-/// is never empty.
+/// One call copies at most the payload of one packet (4096 bytes), or of 1024 packets with
+/// [`write_from`](Self::write_from). The range is never empty.
 pub trait Memory {
     /// Checks that `extent` is inside the region of `key` and that the region permits `access`.
     ///
@@ -106,11 +106,11 @@ pub trait Memory {
     /// Any [`AccessError`]. `extent` is untrusted: its end may overflow.
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError>;
 
-    /// Like [`check`](Self::check), but without a range: the peer refers to the whole region.
+    /// Like [`check`](Self::check), for a request that refers to the whole region.
     ///
     /// # Errors
     ///
-    /// Any [`AccessError`]. By default [`AccessError::UnknownKey`]: no region has such accesses.
+    /// Any [`AccessError`]. By default [`AccessError::UnknownKey`].
     fn check_region(&self, key: Key, access: Access) -> Result<(), AccessError> {
         let _ = (key, access);
         Err(AccessError::UnknownKey)
@@ -131,16 +131,16 @@ pub trait Memory {
     /// for a [`Key::Local`].
     fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError>;
 
-    /// Copies the bytes at `from` to `addr`. The meaning of the address in `from` is agreed between the wire, which has
-    /// received [`Contents::At`](crate::Contents::At), and the owner of the memory.
+    /// Copies the bytes at `from` to `addr`. What the address in `from` means is agreed between the wire that received
+    /// [`Contents::At`](crate::Contents::At) and the owner of the memory.
     ///
-    /// The message may write `room` bytes from `addr` on, at least as many as `from` has, so that the bytes of its next
-    /// packets may be copied together with these.
+    /// The message may write `room` bytes from `addr` on, at least as many as `from` has, so that the payload of its
+    /// next packets may be copied along.
     ///
     /// # Errors
     ///
-    /// As for [`write`](Self::write). [`AccessError::NotYet`] while the bytes are being copied. By default no memory
-    /// has such bytes: [`AccessError::Failed`].
+    /// As for [`write`](Self::write), and [`AccessError::NotYet`] while the bytes are being copied. By default
+    /// [`AccessError::Failed`], as no such bytes exist.
     fn write_from(
         &mut self,
         key: Key,
@@ -152,11 +152,11 @@ pub trait Memory {
         Err(AccessError::Failed)
     }
 
-    /// Decides how the payload of the packet that is being written is sent. `extent` is what [`read`](Self::read) would
-    /// copy for this packet and those after it, in a message of `message` bytes. Returns how many of these bytes are sent
-    /// [by reference](PayloadBy::Reference): none, all, or a multiple of 4096. A single packet stands for all of them. It
-    /// is written without payload, and the owner of the memory adds where the bytes are; these must not change until the
-    /// peer has acknowledged or received them. This is not called for packets that are sent again.
+    /// Decides how the payload of the packet being written is sent. `extent` is what [`read`](Self::read) would copy
+    /// for this packet and the ones after it, in a message of `message` bytes. Returns how many of these bytes are sent
+    /// [by reference](PayloadBy::Reference): none, all, or a multiple of 4096. A single packet stands for all of them:
+    /// it is written without payload, and the owner of the memory adds the location of the bytes, which must not change
+    /// until the peer has acknowledged or received them. Never called for retransmissions.
     ///
     /// # Errors
     ///
@@ -182,18 +182,18 @@ pub trait Memory {
     ///
     /// # Errors
     ///
-    /// [`AccessError::UnknownKey`] unless it is a window of this queue pair, and of type 1 or not bound. By default
-    /// there are no windows.
+    /// [`AccessError::UnknownKey`] unless it is this queue pair's window, and of type 1 or unbound. By default there
+    /// are no windows.
     fn bind(&mut self, rkey: Rkey) -> Result<(), AccessError> {
         let _ = rkey;
         Err(AccessError::UnknownKey)
     }
 
-    /// Invalidates the memory window with this key, which permits no access from here on.
+    /// Invalidates the memory window with this key, which then permits no access.
     ///
     /// # Errors
     ///
-    /// [`AccessError::UnknownKey`] unless it is a window of type 2 that this queue pair has bound.
+    /// [`AccessError::UnknownKey`] unless it is a type 2 window that this queue pair has bound.
     fn invalidate(&mut self, rkey: Rkey) -> Result<(), AccessError> {
         let _ = rkey;
         Err(AccessError::UnknownKey)

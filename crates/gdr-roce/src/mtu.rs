@@ -43,7 +43,7 @@ impl Mtu {
         Self::ALL.into_iter().find(|mtu| mtu.code() == code)
     }
 
-    /// Returns the number of packets for a message of `len` bytes. An empty message takes one.
+    /// Returns the number of packets of a message of `len` bytes; an empty message takes one.
     pub const fn packets(self, len: u32) -> u32 {
         if len == 0 {
             1

@@ -1,21 +1,21 @@
-//! How much memory the packets after gaps may take.
+//! A memory limit for packets buffered beyond gaps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A limit on the bytes of packets that queue pairs together keep while an earlier packet is missing
-/// ([`LossRecovery::Selective`](crate::LossRecovery::Selective)). A clone refers to the same budget.
+/// A limit on the total size of packets that queue pairs buffer while an earlier packet is missing
+/// ([`LossRecovery::Selective`](crate::LossRecovery::Selective)). Clones share one budget.
 ///
-/// A queue pair may hold at most as much as is left, so a single one never holds more than half, and others still
-/// get some. A packet that exceeds the budget is dropped, and its sender sends it again. Each packet counts with its
-/// length plus 64 bytes.
+/// A queue pair may hold at most as much as is left, so a single one never holds more than half, and others still get
+/// some. A packet that exceeds the budget is dropped, and its sender retransmits it. Each packet is charged its length
+/// plus 64 bytes.
 #[derive(Clone, Debug)]
 pub struct PacketBudget(Arc<Bytes>);
 
 #[derive(Debug)]
 struct Bytes {
     left: AtomicUsize,
-    /// The bytes of packets that were dropped since the owner last asked.
+    /// Bytes of dropped packets, since the owner last asked.
     dropped: AtomicUsize,
 }
 
@@ -23,7 +23,7 @@ impl PacketBudget {
     /// The default budget of a queue pair: 64 MiB.
     pub const DEFAULT: usize = 64 << 20;
 
-    /// What a packet counts besides its length: its place, and what the allocator adds.
+    /// The charge for a packet beyond its length: its map entry, and allocator overhead.
     const OVERHEAD: usize = 64;
 
     /// Creates a budget.
@@ -39,19 +39,19 @@ impl PacketBudget {
         self.0.left.load(Ordering::Relaxed)
     }
 
-    /// Returns how many bytes of kept packets were dropped (in ERR, in RESET, or because a gap was not closed) since
-    /// this last returned a number, once there are at least `least`. The owner can then return the memory to the
-    /// operating system, since an allocator may keep it.
+    /// Returns the size of the buffered packets dropped since this last returned a number (in ERR, in RESET, or because
+    /// a gap was not closed), once it is at least `least`. The owner can then return memory to the operating system,
+    /// which an allocator might otherwise keep.
     pub fn dropped(&self, least: usize) -> Option<usize> {
         let enough = self.0.dropped.load(Ordering::Relaxed) >= least;
         enough.then(|| self.0.dropped.swap(0, Ordering::Relaxed))
     }
 
-    /// Takes what a packet of `len` bytes counts, for a queue pair that holds `held`. Returns `None` if
-    /// less would be left than the queue pair would hold.
+    /// Charges a packet of `len` bytes for a queue pair that holds `held`. Returns the charge, or `None` if less would
+    /// be left than the queue pair would hold.
     pub(crate) fn take(&self, len: usize, held: usize) -> Option<usize> {
         let size = Self::size(len);
-        // Nothing but the number itself is shared, so no order is needed.
+        // Relaxed, as the counter guards no other data.
         self.0
             .left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -62,17 +62,17 @@ impl PacketBudget {
             .map(|_| size)
     }
 
-    /// What a packet of `len` bytes counts.
+    /// Returns the charge for a packet of `len` bytes.
     pub(crate) const fn size(len: usize) -> usize {
         len + Self::OVERHEAD
     }
 
-    /// Gives back what was taken.
+    /// Returns a charge to the budget.
     pub(crate) fn give_back(&self, size: usize) {
         self.0.left.fetch_add(size, Ordering::Relaxed);
     }
 
-    /// Gives back what was taken for packets that are dropped.
+    /// Returns the charge of dropped packets to the budget.
     pub(crate) fn drop_kept(&self, size: usize) {
         self.give_back(size);
         self.0.dropped.fetch_add(size, Ordering::Relaxed);

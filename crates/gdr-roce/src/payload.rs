@@ -1,4 +1,4 @@
-//! The local bytes of a request on a send queue.
+//! The local data of a send request.
 
 use smallvec::SmallVec;
 
@@ -12,11 +12,11 @@ use crate::mtu::Mtu;
 use crate::request::Data;
 use crate::sge::{self, Segments};
 
-/// How many packets one that refers to its payload stands for at most.
+/// The most packets that one packet with a payload reference stands for.
 pub(crate) const MOST_MERGED: u32 = 1024;
 
-/// Decides how many packets' bytes leave by reference in one packet, of `extent` and of a message of `message` bytes, which
-/// has `left` bytes from there on. 0: the next packet has a copy of its bytes.
+/// Decides how many packets' payload, from `extent`, leaves by reference in one packet. The message has `message`
+/// bytes, of which `left` remain. 0 means that the next packet carries a copy.
 pub(crate) fn choose_merged(
     memory: &mut dyn Memory,
     key: Key,
@@ -26,7 +26,7 @@ pub(crate) fn choose_merged(
     mtu: Mtu,
 ) -> Result<u32, AccessError> {
     let bytes = mtu.bytes() as u32;
-    // Bytes that do not end the message fill their packets.
+    // Unless they end the message, the bytes must fill whole packets.
     let len = match extent.len == left {
         true => left,
         false => extent.len - extent.len % bytes,
@@ -48,7 +48,7 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
-    /// Copies inline data or segments; returns the length of the message, too.
+    /// Copies inline data or the segment list; also returns the message length.
     pub(crate) fn new(data: Data<'_>, caps: &Capabilities) -> Result<(Self, u32), PostError> {
         let (payload, len) = match data {
             Data::Inline(bytes) if bytes.len() > caps.max_inline as usize => {
@@ -72,7 +72,7 @@ impl Payload {
         Ok((payload, len as u32))
     }
 
-    /// Checks the access to the first `len` bytes.
+    /// Checks access to the first `len` bytes.
     pub(crate) fn check(
         &self,
         memory: &dyn Memory,
@@ -102,8 +102,8 @@ impl Payload {
         }
     }
 
-    /// Decides how many packets' bytes at `offset` leave by reference in one packet, `most` at most, of a message of
-    /// `message` bytes. 0: the next packet has a copy of its bytes.
+    /// Decides how many packets' payload at `offset` leaves by reference in one packet, at most `most`, in a message of
+    /// `message` bytes. 0 means that the next packet carries a copy.
     pub(crate) fn choose(
         &self,
         memory: &mut dyn Memory,
@@ -132,7 +132,7 @@ impl Payload {
     ) -> Result<(), AccessError> {
         match self {
             Self::Segments(segments) => sge::scatter(memory, segments, offset, contents),
-            // Not reached: inline data for a response is refused when it is posted.
+            // Unreachable: posting refuses inline data for a response.
             Self::Inline(_) => Err(AccessError::Permission),
         }
     }

@@ -1,50 +1,49 @@
-//! Sequence numbers of packets and messages: 24 bits, wrapping around.
+//! Packet and message sequence numbers: 24 bits, wrapping.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 const MASK: u32 = 0x00ff_ffff;
 
-/// Half of the PSN space. A packet up to this many PSNs behind the expected one is a duplicate; any
-/// other packet is ahead of it.
+/// Half of the PSN space. A packet at most this far behind the expected PSN is a duplicate; any other is ahead of it.
 pub const PSN_WINDOW: u32 = 1 << 23;
 
 /// A packet sequence number.
 ///
-/// PSNs wrap around and have no total order, so `Psn` is not `Ord`. [`compare`](Self::compare)
-/// orders two PSNs that are less than [`PSN_WINDOW`] apart.
+/// PSNs wrap and have no total order, so `Psn` is not `Ord`. [`compare`](Self::compare) orders two PSNs that are less
+/// than [`PSN_WINDOW`] apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// The low 24 bits of `number`.
+    /// Returns the low 24 bits of `number`.
     pub const fn new(number: u32) -> Self {
         Self(number & MASK)
     }
 
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The PSN `packets` after this one.
+    /// Returns the PSN `packets` after this one.
     #[must_use]
     pub const fn wrapping_add(self, packets: u32) -> Self {
         Self::new(self.0.wrapping_add(packets))
     }
 
-    /// The PSN `packets` before this one.
+    /// Returns the PSN `packets` before this one.
     #[must_use]
     pub const fn wrapping_sub(self, packets: u32) -> Self {
         Self::new(self.0.wrapping_sub(packets))
     }
 
-    /// The number of packets from `start` forward to this PSN, below 2^24.
+    /// Returns how far this PSN is ahead of `start`, in packets below 2^24.
     pub const fn distance_from(self, start: Self) -> u32 {
         self.0.wrapping_sub(start.0) & MASK
     }
 
-    /// Whether this PSN is before (`Less`), equal to or after `other`, in the shorter direction.
+    /// Returns whether this PSN is before (`Less`), equal to or after `other`, in the shorter direction.
     pub const fn compare(self, other: Self) -> Ordering {
         match self.distance_from(other) {
             0 => Ordering::Equal,
@@ -60,22 +59,22 @@ impl fmt::Debug for Psn {
     }
 }
 
-/// A message sequence number: the number of messages that a responder has completed, modulo 2^24.
+/// A message sequence number: the count of messages completed by a responder, modulo 2^24.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Msn(u32);
 
 impl Msn {
-    /// The low 24 bits of `number`.
+    /// Returns the low 24 bits of `number`.
     pub const fn new(number: u32) -> Self {
         Self(number & MASK)
     }
 
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The number of the next message.
+    /// Returns the number of the next message.
     #[must_use]
     pub const fn wrapping_next(self) -> Self {
         Self::new(self.0 + 1)

@@ -1,4 +1,4 @@
-//! The queue pair: its states, and the calls of its owner.
+//! The queue pair: its state machine and its owner's interface.
 
 use crate::attributes::{Capabilities, RtrAttributes, RtsAttributes, State, TransportConfig};
 use crate::completion::{Completion, Event, WcOpcode, WcStatus};
@@ -19,23 +19,22 @@ use crate::timer::{RnrTimer, Time};
 use crate::wire::{MAX_DATAGRAM, Packet, SERVICE};
 use crate::xrc_domain::XrcDomain;
 
-/// How many request packets go before an acknowledgement that waits: about as many as leave by one
-/// system call, whose last packet may be the shorter acknowledgement.
+/// How many request packets may precede a pending acknowledgement: about as many as one system call sends, whose last
+/// packet may be the shorter acknowledgement.
 const REQUESTS_AHEAD: u32 = 16;
 
-/// One end of a connection: a requester and a responder. The connection is reliable unless
-/// [`QueuePair::unreliable`] made it.
+/// One end of a connection: a requester and a responder. The connection is reliable unless created by
+/// [`QueuePair::unreliable`].
 ///
-/// It owns no memory, socket or clock. Its owner
+/// It owns no memory, socket or clock. Its owner must:
 ///
-/// 1. passes every packet for its number to [`receive`](Self::receive),
-/// 2. calls [`poll_transmit`](Self::poll_transmit) and sends the packet, until there is none,
-/// 3. calls [`handle_deadline`](Self::handle_deadline) at [`next_deadline`](Self::next_deadline),
-///    and continues with 2,
-/// 4. calls [`poll_completion`](Self::poll_completion) and [`poll_event`](Self::poll_event).
+/// 1. pass every packet addressed to it to [`receive`](Self::receive),
+/// 2. call [`poll_transmit`](Self::poll_transmit) and send the packet, until there is none,
+/// 3. call [`handle_deadline`](Self::handle_deadline) at [`next_deadline`](Self::next_deadline), then continue with 2,
+/// 4. call [`poll_completion`](Self::poll_completion) and [`poll_event`](Self::poll_event).
 ///
-/// It is deterministic: the same calls with the same arguments give the same results, as long as what it shares
-/// with others ([`SharedReceiveQueue`], [`PacketBudget`]) is in the same state.
+/// It is deterministic: the same calls with the same arguments give the same results, provided that shared objects
+/// ([`SharedReceiveQueue`], [`PacketBudget`]) are in the same state.
 #[derive(Debug)]
 pub struct QueuePair {
     caps: Capabilities,
@@ -45,12 +44,12 @@ pub struct QueuePair {
     requester: Requester,
     responder: Responder,
     notifications: Notifications,
-    /// Whether the next packet is a request, while READ responses are queued: both take turns.
+    /// Alternates between requests and queued READ responses: set if the next packet is a request.
     request_next: bool,
-    /// How many requests went before the acknowledgement that waits.
+    /// Requests sent ahead of the pending acknowledgement.
     requests_ahead: u32,
     established: bool,
-    /// The state is SQD, and the end of the requests that were begun was not reported.
+    /// In SQD, and the end of draining has not been reported yet.
     draining: bool,
 }
 
@@ -77,16 +76,16 @@ impl QueuePair {
         Self::with_receives(qpn, caps, config, Reliability::Reliable, receives)
     }
 
-    /// Creates the end of an extended reliable connection (XRC) that sends requests, in RESET. They are posted with
+    /// Creates the requesting end of an extended reliable connection (XRC), in RESET. Requests are posted with
     /// [`post_send_to`](Self::post_send_to). This end receives no requests.
     pub fn initiator(qpn: Qpn, caps: Capabilities, config: TransportConfig) -> Self {
         let receives = ReceiveQueue::new(None);
         Self::with_receives(qpn, caps, config, Reliability::Extended, receives)
     }
 
-    /// Creates the end of an extended reliable connection (XRC) that receives requests, in RESET. Requests take their
-    /// receives from the queues in `domain` that they name; a request that names an unknown queue is invalid.
-    /// Completions carry the number of this queue pair.
+    /// Creates the receiving end of an extended reliable connection (XRC), in RESET. Requests consume receives from the
+    /// queue in `domain` that they name; naming an unknown queue makes a request invalid. Completions carry this queue
+    /// pair's number.
     pub fn target(qpn: Qpn, config: TransportConfig, domain: &XrcDomain) -> Self {
         let caps = Capabilities {
             max_send_wr: 0,
@@ -97,18 +96,17 @@ impl QueuePair {
         Self::with_receives(qpn, caps, config, Reliability::Extended, receives)
     }
 
-    /// Creates one end of an unreliable connection (UC), in RESET. It takes its receives from `shared`, if that is
-    /// given.
+    /// Creates one end of an unreliable connection (UC), in RESET. Receives come from `shared`, if given.
     ///
-    /// It supports only SEND and WRITE, which complete when their last packet has been sent. Nothing is acknowledged
-    /// or retransmitted. A message is dropped if one of its packets is lost, if it is not permitted or does not fit,
-    /// or if it needs a receive and none is posted; if it has already taken a receive, the next message uses it. A
-    /// receive whose segments are not registered completes with
-    /// [`WcStatus::LocalProtection`](crate::WcStatus::LocalProtection), and the state changes to ERR. A request whose
-    /// segments are not registered completes with the same status, and the state changes to SQE.
+    /// It supports only SEND and WRITE, which complete once their last packet is sent. Nothing is acknowledged or
+    /// retransmitted. A message is dropped if one of its packets is lost, if it is not permitted or does not fit, or if
+    /// it needs a receive and none is posted; if it had already taken a receive, the next message uses that. A receive
+    /// whose segments are not registered completes with
+    /// [`WcStatus::LocalProtection`](crate::WcStatus::LocalProtection), and the queue pair enters ERR. A send request
+    /// with such segments completes with the same status, and the queue pair enters SQE.
     ///
-    /// The attributes in [`RtrAttributes`] and [`RtsAttributes`] that limit READs or concern acknowledgements and
-    /// retries have no effect.
+    /// Attributes in [`RtrAttributes`] and [`RtsAttributes`] that limit READs or control acknowledgements and retries
+    /// have no effect.
     pub fn unreliable(qpn: Qpn, caps: Capabilities, shared: Option<&SharedReceiveQueue>) -> Self {
         let (config, service) = (TransportConfig::default(), Reliability::Unreliable);
         let receives = ReceiveQueue::new(shared.cloned());
@@ -142,8 +140,8 @@ impl QueuePair {
         }
     }
 
-    /// Counts the packets that it keeps after a gap against `budget`, which several queue pairs may share. By default,
-    /// each queue pair has its own budget of [`PacketBudget::DEFAULT`].
+    /// Charges packets buffered beyond a gap to `budget`, which several queue pairs may share. By default, each queue
+    /// pair has its own budget of [`PacketBudget::DEFAULT`].
     #[must_use]
     pub fn with_packet_budget(mut self, budget: &PacketBudget) -> Self {
         self.responder.set_budget(budget.clone());
@@ -160,12 +158,12 @@ impl QueuePair {
         self.connection.reliability
     }
 
-    /// Returns the sizes that it was created with.
+    /// Returns the queue sizes it was created with.
     pub const fn capabilities(&self) -> &Capabilities {
         &self.caps
     }
 
-    /// Returns the flow control parameters that it was created with.
+    /// Returns the flow control parameters it was created with.
     pub const fn config(&self) -> &TransportConfig {
         &self.config
     }
@@ -175,8 +173,8 @@ impl QueuePair {
         self.state
     }
 
-    /// Changes the state from RESET to INIT, in which receives can be posted. `access` limits what the peer may do,
-    /// whatever the memory regions permit.
+    /// Enters INIT from RESET; receives can then be posted. `access` limits the peer's access beyond what memory
+    /// regions permit.
     ///
     /// # Errors
     ///
@@ -187,14 +185,14 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Changes what the peer may do, in any state. RESET permits nothing.
+    /// Changes the peer's access rights, in any state but RESET, which permits nothing.
     pub fn set_access(&mut self, access: Access) {
         if self.state != State::Reset {
             self.responder.set_access(access);
         }
     }
 
-    /// Changes the state from INIT to RTR, in which requests of the peer are served.
+    /// Enters RTR from INIT; the peer's requests are then served.
     ///
     /// # Errors
     ///
@@ -207,7 +205,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Changes the state from RTR to RTS, in which requests can be posted.
+    /// Enters RTS from RTR; requests can then be posted.
     ///
     /// # Errors
     ///
@@ -220,8 +218,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Changes the state from RTS to SQD: requests in progress are finished, and others stay in the queue. Then
-    /// [`Event::SendQueueDrained`] is reported.
+    /// Enters SQD from RTS: requests in progress are finished, and others stay queued. [`Event::SendQueueDrained`]
+    /// follows.
     ///
     /// # Errors
     ///
@@ -231,12 +229,12 @@ impl QueuePair {
             .transition(State::ReadyToSend, State::SendQueueDrained)?;
         self.requester.drain();
         self.draining = true;
-        // If nothing is outstanding, no later call would report it.
+        // With nothing outstanding, no later call would report it.
         self.report_drained();
         Ok(())
     }
 
-    /// Changes the state from SQD, or from SQE, to RTS.
+    /// Enters RTS from SQD or SQE.
     ///
     /// # Errors
     ///
@@ -253,7 +251,7 @@ impl QueuePair {
         self.draining
     }
 
-    /// Reports once that the send queue is drained.
+    /// Reports, once, that the send queue is drained.
     fn report_drained(&mut self) {
         if self.draining && self.requester.is_drained() {
             self.draining = false;
@@ -261,8 +259,8 @@ impl QueuePair {
         }
     }
 
-    /// Sets how losses are recovered; the peer must use the same method. This must be called before RTR. An
-    /// unreliable connection does not recover losses.
+    /// Sets the loss recovery method, which must match the peer's. Must be called before RTR. An unreliable connection
+    /// does not recover losses.
     ///
     /// # Errors
     ///
@@ -277,30 +275,30 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Changes the attributes of the requester, except for the PSN.
+    /// Changes the requester's attributes, except for the PSN.
     pub fn set_rts_attributes(&mut self, attributes: &RtsAttributes) {
         self.requester
             .set_attributes(attributes, self.connection.reliability);
     }
 
-    /// Notes that packets go through a network from here on, after some whose payload was elsewhere.
+    /// Records that packets go through a network from now on, after packets whose payload was passed by reference.
     pub fn send_by_network(&mut self) {
         self.requester.send_by_network();
     }
 
-    /// Changes the wait time in RNR NAKs.
+    /// Changes the delay in RNR NAKs.
     pub fn set_min_rnr_timer(&mut self, timer: RnrTimer) {
         self.responder.set_rnr_timer(timer);
     }
 
-    /// Changes how many READs and atomics the peer may have outstanding.
+    /// Changes the limit on the peer's outstanding READs and atomics.
     pub fn set_max_dest_rd_atomic(&mut self, most: u8) {
         self.responder.set_max_rd_atomic(most);
     }
 
-    /// Changes the state to ERR, from any state but RESET. Posted requests complete with
-    /// [`WrFlushed`](crate::WcStatus::WrFlushed). Packets are neither received nor sent any more:
-    /// queued responses are dropped, the rest of a READ included, and memory is not read again.
+    /// Enters ERR from any state but RESET. Posted requests complete with [`WrFlushed`](crate::WcStatus::WrFlushed).
+    /// From then on packets are neither received nor sent: queued responses, including the rest of a READ, are dropped,
+    /// and memory is not read again.
     pub fn to_error(&mut self) {
         if matches!(self.state, State::Reset | State::Error) {
             return;
@@ -309,17 +307,17 @@ impl QueuePair {
         self.draining = false;
         self.requester.flush(&mut self.notifications);
         self.responder.flush(&mut self.notifications);
-        // After the last completion: from here on the program may end what its shared receives use.
+        // After the last completion: once it is reported, the program may free what its shared receives use.
         if self.responder.receives().is_shared() {
             self.notifications.events.push_back(Event::LastWqeReached);
         }
     }
 
-    /// Changes the state to ERR because bytes that its [`Memory`] has accepted did not reach their destination. Requests
-    /// that have arrived but were not [polled](Self::poll_completion) complete with
+    /// Enters ERR because bytes accepted by its [`Memory`] did not reach their destination. Requests that have arrived
+    /// but whose completions were not [polled](Self::poll_completion) complete with
     /// [`LocalOperation`](crate::WcStatus::LocalOperation), and are not acknowledged.
     pub fn fail_placement(&mut self) {
-        // A completion that was polled cannot be taken back, so only the others change.
+        // A polled completion cannot be taken back, so only the others change.
         for completion in &mut self.notifications.completions {
             let has_bytes = completion.opcode.is_receive() || completion.opcode == WcOpcode::Read;
             if has_bytes && completion.status == WcStatus::Success {
@@ -329,18 +327,17 @@ impl QueuePair {
         self.to_error();
     }
 
-    /// Changes the state to SQE: the rest of the send queue is flushed.
+    /// Enters SQE, flushing the rest of the send queue.
     fn stop_sends(&mut self) {
         self.state = State::SendQueueError;
         self.draining = false;
-        // It may have been draining, and must begin requests again when it returns to RTS.
+        // It may have been draining, and must start requests again once it is back in RTS.
         self.requester.resume();
         self.requester.flush(&mut self.notifications);
     }
 
-    /// Changes the state to RESET, from any state. Posted requests are discarded without a
-    /// completion; a receive of a shared queue is put back there. Earlier completions and events can
-    /// still be polled.
+    /// Enters RESET from any state. Posted requests are discarded without a completion, and a receive taken from a
+    /// shared queue is put back. Earlier completions and events can still be polled.
     pub fn to_reset(&mut self) {
         let notifications = std::mem::take(&mut self.notifications);
         self.responder.put_back();
@@ -376,8 +373,8 @@ impl QueuePair {
         }
     }
 
-    /// Like [`post_send`](Self::post_send), with the number of the shared receive queue from which the peer of an
-    /// [`initiator`](Self::initiator) takes the receive. Other services do not send this number.
+    /// Like [`post_send`](Self::post_send), for an [`initiator`](Self::initiator): `receives` is the shared receive
+    /// queue that the peer takes the receive from. Other services do not send this number.
     ///
     /// # Errors
     ///
@@ -392,8 +389,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes back the last `count` requests posted to the send queue, as if they had not been posted: they are not
-    /// sent, and do not complete. There must be no other call between those posts and this one.
+    /// Withdraws the last `count` requests posted to the send queue: they are neither sent nor completed. There must be
+    /// no other call between those posts and this one.
     pub fn withdraw_sends(&mut self, count: usize) {
         match self.state {
             State::Error | State::SendQueueError => self.notifications.withdraw(count),
@@ -412,27 +409,25 @@ impl QueuePair {
             return Err(PostError::State(self.state));
         }
         self.responder.post(request, &self.caps)?;
-        // It was posted for the checks, which are the same in every state.
+        // Posted above for the sake of the checks, which are the same in every state.
         if self.state == State::Error {
             self.responder.flush(&mut self.notifications);
         }
         Ok(())
     }
 
-    /// Processes a packet. The caller must have checked its ICRC, by
-    /// [`wire::icrc::matches`](crate::wire::icrc::matches) or by a trusted lower layer; everything
-    /// else about it is untrusted.
+    /// Processes a packet. Its ICRC must have been verified, by [`wire::icrc::matches`](crate::wire::icrc::matches) or
+    /// by a trusted lower layer; everything else about it is untrusted.
     ///
-    /// Packets for another queue pair or partition, and packets that the state does not allow, are
-    /// dropped silently.
+    /// Packets for another queue pair or partition, and packets not allowed in the current state, are dropped silently.
     pub fn receive(&mut self, now: Time, packet: &Packet<'_>, memory: &mut dyn Memory) {
         let bth = packet.bth();
         let opcode = packet.opcode();
         if bth.dest_qpn != self.connection.qpn || !bth.partition.matches(PartitionKey::DEFAULT) {
             return;
         }
-        // So is a congestion notification, which has bits of its own: the congestion window follows losses and round
-        // trips, and no packet is sent as one that the network may mark.
+        // Also drops congestion notifications, which have service bits of their own: the congestion window follows
+        // losses and round trips, and no packet is sent as ECN-capable.
         if bth.opcode & SERVICE != self.connection.reliability as u8 {
             return;
         }
@@ -442,8 +437,8 @@ impl QueuePair {
                 .requester
                 .receive(now, packet, connection, memory, notifications),
             state if state.is_receiving() && !opcode.is_response() => {
-                // The last message of the connection manager may be lost; the first packet shows as
-                // well that the peer is in RTS.
+                // The connection manager's last message may be lost; the first packet equally shows that the peer is in
+                // RTS.
                 if self.state == State::ReadyToReceive && !self.established {
                     self.established = true;
                     notifications
@@ -451,7 +446,7 @@ impl QueuePair {
                         .push_back(Event::CommunicationEstablished);
                 }
                 match self.connection.reliability {
-                    // An initiator answers no requests.
+                    // An initiator serves no requests.
                     Reliability::Extended if !self.responder.receives().is_named() => Ok(()),
                     Reliability::Reliable | Reliability::Extended => {
                         self.responder
@@ -470,9 +465,9 @@ impl QueuePair {
         self.report_drained();
     }
 
-    /// Answers the expected packet as if no receive were posted for it (RNR NAK), instead of
-    /// [`receive`](Self::receive), to test how the peer reacts. Returns whether the packet with this PSN is the expected
-    /// one; if not, nothing happens.
+    /// Answers the expected packet as if no receive were posted (RNR NAK), instead of calling
+    /// [`receive`](Self::receive), to test the peer's reaction. Returns whether the packet with this PSN is the
+    /// expected one; if not, nothing happens.
     pub fn refuse_not_ready(&mut self, psn: Psn) -> bool {
         let receives = matches!(
             self.state,
@@ -481,9 +476,10 @@ impl QueuePair {
         receives && self.responder.refuse_not_ready(psn)
     }
 
-    /// Writes the next packet to the start of `out` and returns its length, or `None` if there is no packet to send.
-    /// An acknowledgement follows the first requests that are ready, so that a single system call can send all of
-    /// them. The last four bytes are zeros, which [`wire::icrc::seal`](crate::wire::icrc::seal) replaces with the ICRC.
+    /// Writes the next packet to the start of `out`. Returns its length, or `None` if there is nothing to send. An
+    /// acknowledgement is sent after the first requests that are ready, so that a single system call can send all of
+    /// them. The last four bytes are zeros, to be replaced by the ICRC with
+    /// [`wire::icrc::seal`](crate::wire::icrc::seal).
     ///
     /// # Panics
     ///
@@ -499,8 +495,7 @@ impl QueuePair {
             "out holds {} bytes, not {MAX_DATAGRAM}",
             out.len()
         );
-        // The limit: a program that always has requests would hold the acknowledgement back for
-        // ever.
+        // Bounded, as a program that always has requests would otherwise hold back the acknowledgement forever.
         let goes_behind = self.requests_ahead < REQUESTS_AHEAD && self.requester.has_unsent();
         let owed = self.responder.owed_acknowledgement();
         if let Some(owed) = owed.filter(|_| goes_behind) {
@@ -509,13 +504,12 @@ impl QueuePair {
                 return Some(len);
             }
             if self.state == State::Error {
-                // A failure of a request drops the responses, but the peer's were executed before it.
+                // A failed request drops queued responses, but the peer's requests were executed before it.
                 return Some(owed.emit(&self.connection, out));
             }
         }
         self.requests_ahead = 0;
-        // A long READ of the peer has thousands of responses, and must not stop the requests of
-        // this side.
+        // A long READ by the peer has thousands of responses, which must not starve local requests.
         let reading = self.responder.is_reading();
         let request_first = reading && self.request_next;
         self.request_next = !request_first;
@@ -528,7 +522,7 @@ impl QueuePair {
         match response {
             Polled::Packet(len) => Some(len),
             Polled::FatalNak(len) => {
-                // The NAK is in `out` already, so ERR does not drop it with the other responses.
+                // The NAK is already in `out`, so entering ERR does not drop it with the other responses.
                 self.to_error();
                 Some(len)
             }
@@ -537,34 +531,32 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether [`poll_transmit`](Self::poll_transmit) has to be called. If not, neither a response nor a
-    /// request waits to be sent, and it would return `None`.
+    /// Returns whether [`poll_transmit`](Self::poll_transmit) must be called. If not, it has nothing to send and would
+    /// return `None`.
     pub fn may_transmit(&self) -> bool {
         self.responder.has_responses() || self.requester.has_unsent()
     }
 
-    /// Returns whether an acknowledgement is all that waits to be sent. The owner may hold it back for a moment, much
-    /// shorter than the peer's timeout, so that it can be sent together with the program's answer to the peer's
-    /// message.
+    /// Returns whether an acknowledgement is all there is to send. The owner may hold it back for a moment, much
+    /// shorter than the peer's timeout, so that it leaves together with the program's reply to the peer's message.
     pub fn owes_only_acknowledgement(&self) -> bool {
         self.responder.owed_acknowledgement().is_some() && !self.requester.has_unsent()
     }
 
-    /// Queues the acknowledgement of all executed messages, if it is due or will be, and returns whether one is
-    /// queued. This is for a connection that is about to end, so that its peer does not run into a timeout.
+    /// Queues the acknowledgement of all executed messages, whether or not it is due yet; returns whether one is
+    /// queued. Meant for a connection that is about to end, so that its peer does not run into a timeout.
     pub fn acknowledge(&mut self) -> bool {
         self.responder.acknowledge_unrequested();
         self.responder.owed_acknowledgement().is_some()
     }
 
-    /// Completes requests that the peer has not acknowledged, and all later ones, with
-    /// [`WcStatus::RetryExceeded`](crate::WcStatus), as if all retries were exhausted, because the owner knows that the
-    /// peer has ended. An unreliable connection is not affected.
+    /// Completes all unacknowledged and later requests with [`WcStatus::RetryExceeded`](crate::WcStatus), as if all
+    /// retries were exhausted: the owner knows that the peer has ended. An unreliable connection is not affected.
     pub fn end_peer(&mut self) {
         self.requester.end_peer();
     }
 
-    /// How many more requests the send queue takes.
+    /// Returns how many more requests fit the send queue.
     pub fn send_room(&self) -> u32 {
         self.requester.room(&self.caps)
     }
@@ -574,7 +566,7 @@ impl QueuePair {
         self.requester.takes_reads()
     }
 
-    /// Returns whether a request may wait to be sent.
+    /// Returns whether a request may be waiting for transmission.
     pub fn has_unsent_requests(&self) -> bool {
         self.requester.has_unsent()
     }
@@ -605,8 +597,8 @@ impl QueuePair {
                 len
             }
             Err(ConnectionFailed) => {
-                // Without acknowledgements a failed request says nothing about what is received, so
-                // only the send queue stops (IBTA 10.3.1.6).
+                // Without acknowledgements a failed request says nothing about the receiving side, so only the send
+                // queue stops (IBTA 10.3.1.6).
                 match self.connection.reliability {
                     Reliability::Reliable | Reliability::Extended => self.to_error(),
                     Reliability::Unreliable => self.stop_sends(),
@@ -616,13 +608,13 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether request packets were sent that are not acknowledged.
+    /// Returns whether any request packet is unacknowledged.
     pub fn has_outstanding(&self) -> bool {
         self.requester.has_outstanding()
     }
 
-    /// Returns when [`handle_deadline`](Self::handle_deadline) must be called, or `None` if it need not be. Every other
-    /// call may change this.
+    /// Returns when [`handle_deadline`](Self::handle_deadline) must be called; `None` if no timer runs. Any other call
+    /// may change this.
     pub fn next_deadline(&self) -> Option<Time> {
         let deadlines = [
             self.requester.next_deadline(),
@@ -631,27 +623,27 @@ impl QueuePair {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Processes the timers that have expired at `now`, after which packets may be ready for transmission. Does nothing
-    /// before the deadline.
+    /// Processes timers that have expired at `now`; packets may then be ready for transmission. Does nothing before the
+    /// deadline.
     pub fn handle_deadline(&mut self, now: Time) {
         self.responder.handle_deadline(now);
         let handled = self.requester.handle_deadline(now, &mut self.notifications);
         self.enter_error_on_failure(handled);
     }
 
-    /// Changes the state to ERR if the connection has failed.
+    /// Enters ERR if the connection has failed.
     fn enter_error_on_failure(&mut self, outcome: Result<(), ConnectionFailed>) {
         if let Err(ConnectionFailed) = outcome {
             self.to_error();
         }
     }
 
-    /// Returns the counters of this connection. RESET sets them to zero.
+    /// Returns the connection's counters, which RESET clears.
     pub fn statistics(&self) -> Statistics {
         self.requester.statistics + self.responder.statistics
     }
 
-    /// Returns counters of what it has done for the peer. RESET sets them to zero.
+    /// Returns counters of the peer's executed requests, which RESET clears.
     pub fn served(&self) -> Served {
         self.responder.served
     }

@@ -11,7 +11,7 @@ use crate::receive_queue::{ReceiveQueue, RecvWqe};
 use crate::request::{Data, RecvRequest, SendFlags};
 use crate::sge;
 
-/// The length of an Ethernet header, and so of the shortest frame.
+/// The length of an Ethernet header, which is also the shortest frame.
 const ETHERNET_HEADER: u32 = 14;
 
 /// A frame for the send queue of a [`RawPacketQueuePair`].
@@ -21,16 +21,15 @@ pub struct FrameSendRequest<'a> {
     pub id: WrId,
     /// The frame, from its Ethernet header on, without the frame check sequence.
     pub data: Data<'a>,
-    /// The flags; [`FENCE`](SendFlags::FENCE) and [`SOLICITED`](SendFlags::SOLICITED) mean nothing
-    /// here.
+    /// The flags; [`FENCE`](SendFlags::FENCE) and [`SOLICITED`](SendFlags::SOLICITED) have no effect.
     pub flags: SendFlags,
 }
 
-/// What became of a frame that a [`RawPacketQueuePair`] received.
+/// The outcome of receiving a frame on a [`RawPacketQueuePair`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use]
 pub enum FrameReceived {
-    /// It has completed a receive, with success or not.
+    /// It completed a receive, successfully or not.
     Completed,
     /// Dropped: no receive was posted.
     NoReceive,
@@ -38,32 +37,31 @@ pub enum FrameReceived {
     Ignored,
 }
 
-/// A frame to be sent.
+/// A frame to transmit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// Its length.
+    /// Length in bytes.
     pub len: usize,
-    /// Its checksums are to be filled in.
+    /// The device must fill in its checksums.
     pub ip_checksum: bool,
 }
 
-/// A queue pair of the raw packet service (`IBV_QPT_RAW_PACKET`): it sends and receives whole
-/// Ethernet frames. Which frames it receives is up to its owner.
+/// A queue pair of the raw packet service (`IBV_QPT_RAW_PACKET`), which sends and receives whole Ethernet frames. Its
+/// owner decides which frames it receives.
 ///
-/// A frame for which no receive is posted is dropped. One that is longer than its receive completes
-/// it with [`WcStatus::LocalLength`] and places nothing; the state does not change, as any host of
-/// the network could do that.
+/// A frame is dropped if no receive is posted. A frame longer than its receive completes it with
+/// [`WcStatus::LocalLength`] and places nothing; the queue pair stays in its state, as any host on the network could do
+/// that.
 ///
-/// A request of this side that is invalid completes with [`WcStatus::LocalLength`] (a frame that is
-/// shorter than an Ethernet header, or too long to be sent) or [`WcStatus::LocalProtection`]
-/// (segments that are not registered), and the state changes to ERR.
+/// An invalid send request completes with [`WcStatus::LocalLength`] (the frame is shorter than an Ethernet header, or
+/// too long) or [`WcStatus::LocalProtection`] (its segments are not registered), and the queue pair enters ERR.
 ///
-/// Its owner
+/// Its owner must:
 ///
-/// 1. passes the frames that it is to receive to [`receive`](Self::receive),
-/// 2. calls [`poll_transmit`](Self::poll_transmit), sends the frame, and calls
-///    [`transmitted`](Self::transmitted), until there is no frame,
-/// 3. calls [`poll_completion`](Self::poll_completion).
+/// 1. pass frames selected for it to [`receive`](Self::receive),
+/// 2. call [`poll_transmit`](Self::poll_transmit), send the frame, and call [`transmitted`](Self::transmitted), until
+///    there is no frame,
+/// 3. call [`poll_completion`](Self::poll_completion).
 #[derive(Debug)]
 pub struct RawPacketQueuePair {
     queues: Connectionless<()>,
@@ -77,17 +75,17 @@ impl RawPacketQueuePair {
         }
     }
 
-    /// The queue pair number.
+    /// Returns the queue pair number.
     pub const fn qpn(&self) -> Qpn {
         self.queues.qpn()
     }
 
-    /// The current state.
+    /// Returns the current state.
     pub const fn state(&self) -> State {
         self.queues.state()
     }
 
-    /// Changes the state from RESET to INIT, in which receives can be posted.
+    /// Enters INIT from RESET; receives can then be posted.
     ///
     /// # Errors
     ///
@@ -96,7 +94,7 @@ impl RawPacketQueuePair {
         self.queues.enter_init()
     }
 
-    /// Changes the state from INIT to RTR, in which frames are received.
+    /// Enters RTR from INIT; frames are then received.
     ///
     /// # Errors
     ///
@@ -105,7 +103,7 @@ impl RawPacketQueuePair {
         self.queues.enter_rtr()
     }
 
-    /// Changes the state from RTR to RTS, in which frames can be posted.
+    /// Enters RTS from RTR; frames can then be posted.
     ///
     /// # Errors
     ///
@@ -114,8 +112,8 @@ impl RawPacketQueuePair {
         self.queues.enter_rts()
     }
 
-    /// Changes the state from RTS to SQD: frames stay on the queue. As none is ever half sent,
-    /// [`Event::SendQueueDrained`] is there at once.
+    /// Enters SQD from RTS: frames stay queued. As none is ever half sent, [`Event::SendQueueDrained`] is raised
+    /// immediately.
     ///
     /// # Errors
     ///
@@ -124,23 +122,22 @@ impl RawPacketQueuePair {
         self.queues.enter_sqd()
     }
 
-    /// Changes the state from SQD to RTS.
+    /// Enters RTS from SQD.
     ///
     /// # Errors
     ///
-    /// [`StateError`] if it is another state.
+    /// [`StateError`] if the state is not SQD.
     pub fn resume(&mut self) -> Result<(), StateError> {
         self.queues.resume()
     }
 
-    /// Changes the state to ERR, from any state but RESET. Posted requests complete with
-    /// [`WcStatus::WrFlushed`].
+    /// Enters ERR from any state but RESET. Posted requests complete with [`WcStatus::WrFlushed`].
     pub fn to_error(&mut self) {
         self.queues.enter_error();
     }
 
-    /// Changes the state to RESET, from any state. Posted requests are discarded without a
-    /// completion. Earlier completions can still be polled.
+    /// Enters RESET from any state. Posted requests are discarded without a completion. Earlier completions can still
+    /// be polled.
     pub fn to_reset(&mut self) {
         self.queues.reset();
     }
@@ -155,7 +152,7 @@ impl RawPacketQueuePair {
             .post_send(request.id, request.data, request.flags, ())
     }
 
-    /// Takes back the `count` requests that were posted last to the send queue; see
+    /// Withdraws the last `count` requests posted to the send queue; see
     /// [`QueuePair::withdraw_sends`](crate::QueuePair::withdraw_sends).
     pub fn withdraw_sends(&mut self, count: usize) {
         self.queues.withdraw_sends(count);
@@ -170,7 +167,7 @@ impl RawPacketQueuePair {
         self.queues.post_recv(request)
     }
 
-    /// Stores a frame in the next receive. `ip_checksum_ok` goes to its completion.
+    /// Stores a frame in the next receive. `ip_checksum_ok` is passed on to its completion.
     pub fn receive(
         &mut self,
         frame: &[u8],
@@ -194,8 +191,8 @@ impl RawPacketQueuePair {
         FrameReceived::Completed
     }
 
-    /// Writes the next frame to the start of `out`, or returns `None` if there is none that can be
-    /// sent. It stays the next one until [`transmitted`](Self::transmitted) is called.
+    /// Writes the next frame to the start of `out`. Returns `None` if there is nothing to send. The frame stays the
+    /// next one until [`transmitted`](Self::transmitted) is called.
     pub fn poll_transmit(&mut self, memory: &mut dyn Memory, out: &mut [u8]) -> Option<Frame> {
         let wqe = self.queues.next_send()?;
         let read = match out.get_mut(..wqe.len as usize) {
@@ -218,8 +215,7 @@ impl RawPacketQueuePair {
         }
     }
 
-    /// Completes the next frame: with success if it was sent, else with an error, after which the
-    /// state is ERR.
+    /// Completes the next frame. Any status but success moves the queue pair to ERR.
     pub fn transmitted(&mut self, status: WcStatus) {
         let Some(wqe) = self.queues.take_send() else {
             return;
@@ -241,7 +237,7 @@ impl RawPacketQueuePair {
     }
 }
 
-/// Stores a frame in a receive; returns its length.
+/// Stores a frame in a receive. Returns its length.
 fn place(receive: &RecvWqe, frame: &[u8], memory: &mut dyn Memory) -> Result<u32, WcStatus> {
     if frame.len() as u64 > receive.capacity {
         return Err(WcStatus::LocalLength);
@@ -250,7 +246,7 @@ fn place(receive: &RecvWqe, frame: &[u8], memory: &mut dyn Memory) -> Result<u32
     sge::check(memory, segments, 0, frame.len(), Access::LOCAL_WRITE)
         .and_then(|()| sge::scatter(memory, segments, 0, Contents::Bytes(frame)))
         .map_err(|_| WcStatus::LocalProtection)?;
-    // It fits the segments, whose lengths are numbers of 32 bits, and a frame is far shorter.
+    // No truncation: a frame is far shorter than 4 GiB.
     Ok(frame.len() as u32)
 }
 
@@ -277,7 +273,7 @@ mod tests {
     }
 
     impl Fixture {
-        /// A queue pair in INIT.
+        /// Returns a queue pair in INIT.
         fn new() -> Self {
             let mut memory = HeapMemory::new();
             let (lkey, _) = memory.register(ADDR, (0..64).collect(), Access::LOCAL_WRITE);
@@ -286,7 +282,7 @@ mod tests {
             Self { pair, memory, lkey }
         }
 
-        /// A queue pair in RTS.
+        /// Returns a queue pair in RTS.
         fn ready() -> Self {
             let mut fixture = Self::new();
             fixture.pair.to_rtr().unwrap();

@@ -1,4 +1,4 @@
-//! Where a queue pair takes its receives from.
+//! The sources of a queue pair's receives.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::xrc_domain::XrcDomain;
 pub(crate) struct RecvWqe {
     pub(crate) id: WrId,
     pub(crate) segments: Segments,
-    /// Length of the segments together.
+    /// Total length of the segments in bytes.
     pub(crate) capacity: u64,
 }
 
@@ -28,7 +28,7 @@ impl RecvWqe {
         }
     }
 
-    /// Its completion without success.
+    /// Returns its unsuccessful completion.
     pub(crate) const fn failed(&self, status: WcStatus, qpn: Qpn) -> Completion {
         Completion {
             id: self.id,
@@ -50,11 +50,11 @@ impl RecvWqe {
 /// The receive queue of a queue pair.
 #[derive(Debug)]
 pub(crate) enum ReceiveQueue {
-    /// Only this queue pair takes from it.
+    /// Private to this queue pair.
     Own(VecDeque<RecvWqe>),
-    /// Several queue pairs take from it. It outlives their errors.
+    /// Shared by several queue pairs, and unaffected by their errors.
     Shared(SharedReceiveQueue),
-    /// Each message names a shared queue of this domain.
+    /// Each message names a shared queue of this domain (XRC).
     Named {
         domain: XrcDomain,
         /// The queue of the latest message.
@@ -63,12 +63,12 @@ pub(crate) enum ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// The queue of a new queue pair: `shared`, or an empty one of its own.
+    /// Returns the queue of a new queue pair: `shared`, or an empty private one.
     pub(crate) fn new(shared: Option<SharedReceiveQueue>) -> Self {
         shared.map_or_else(|| Self::Own(VecDeque::new()), Self::Shared)
     }
 
-    /// The queues that the messages name.
+    /// Returns the source of an XRC target, whose messages name their queue.
     pub(crate) const fn named(domain: XrcDomain) -> Self {
         Self::Named {
             domain,
@@ -76,7 +76,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// The same, as for a new queue pair.
+    /// Returns the same kind of queue as new, without its private requests.
     pub(crate) fn renewed(&self) -> Self {
         match self {
             Self::Own(_) => Self::new(None),
@@ -85,7 +85,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Takes from the queue with this number from here on; returns whether there is one.
+    /// Selects the queue to take from. Returns whether there is one with this number.
     pub(crate) fn select(&mut self, number: XrcSrqn) -> bool {
         let Self::Named { domain, queue } = self else {
             return false;
@@ -94,7 +94,7 @@ impl ReceiveQueue {
         queue.is_some()
     }
 
-    /// Returns whether other queue pairs take from the same queue.
+    /// Returns whether other queue pairs share the queue.
     pub(crate) const fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
     }
@@ -104,8 +104,7 @@ impl ReceiveQueue {
         matches!(self, Self::Named { .. })
     }
 
-    /// Adds a request to a queue of this queue pair that has room for `max`, where `in_use` are
-    /// taken and not complete.
+    /// Adds a request to a private queue of capacity `max`, of whose entries `in_use` are taken and not complete.
     pub(crate) fn post(
         &mut self,
         request: &RecvRequest<'_>,
@@ -131,7 +130,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Puts a request that was taken, and not used, in front of the others.
+    /// Puts a taken but unused request back at the head of the queue.
     pub(crate) fn put_back(&mut self, receive: RecvWqe) {
         match self {
             Self::Own(queue) => queue.push_front(receive),
@@ -144,7 +143,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Takes all requests that end with this queue pair; a shared queue's do not.
+    /// Takes all requests of a private queue; those on a shared queue outlive the queue pair.
     pub(crate) fn take_own(&mut self) -> VecDeque<RecvWqe> {
         match self {
             Self::Own(queue) => std::mem::take(queue),

@@ -5,7 +5,7 @@ use crate::ids::{Immediate, Lkey, Qkey, Qpn, Rkey, WrId};
 use crate::memory::AtomicOp;
 use crate::wire::Feth;
 
-/// A range of local memory, as `struct ibv_sge`.
+/// A range of local memory, like `struct ibv_sge`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Segment {
     /// The key of the memory region.
@@ -16,77 +16,77 @@ pub struct Segment {
     pub len: u32,
 }
 
-/// An address in the memory of the peer.
+/// An address in the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Remote {
-    /// The remote key that the peer has published.
+    /// The remote key that the peer has advertised.
     pub rkey: Rkey,
-    /// Address of the first byte, in the address space of the peer.
+    /// Address of the first byte, in the peer's address space.
     pub addr: u64,
 }
 
 /// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
-    /// Sends a message to the next receive of the peer.
+    /// Sends a message to the peer's next receive.
     Send {
-        /// Delivered in the completion of the receive.
+        /// Delivered in the receive's completion.
         immediate: Option<Immediate>,
     },
-    /// Writes to the memory of the peer. With immediate data it consumes a receive of the peer.
+    /// Writes to the peer's memory. With immediate data, it consumes a receive of the peer.
     Write {
         /// The destination.
         remote: Remote,
-        /// Delivered in the completion of the receive.
+        /// Delivered in the receive's completion.
         immediate: Option<Immediate>,
     },
-    /// Reads from the memory of the peer into the segments.
+    /// Reads from the peer's memory into the segments.
     Read {
         /// The source.
         remote: Remote,
     },
-    /// Executes an atomic operation on eight bytes in the memory of the peer, and stores the
-    /// original value in the segments in host byte order.
+    /// Executes an atomic operation on eight bytes of the peer's memory, and stores the original value in the segments,
+    /// in host byte order.
     Atomic {
         /// The address, a multiple of eight.
         remote: Remote,
         /// The operation.
         op: AtomicOp,
     },
-    /// Sends a message, and ends a memory window of type 2 of the peer.
+    /// Sends a message, and invalidates a type 2 memory window of the peer.
     SendInvalidate {
-        /// The key of the window.
+        /// The window's key.
         rkey: Rkey,
     },
-    /// Writes eight bytes to the memory of the peer at once.
+    /// Writes eight bytes to the peer's memory atomically.
     AtomicWrite {
         /// The address, a multiple of eight.
         remote: Remote,
     },
-    /// Makes what was written to the memory of the peer visible there. It has no data.
+    /// Makes earlier writes to the peer's memory visible there. It carries no data.
     Flush {
         /// The first byte.
         remote: Remote,
-        /// How many bytes.
+        /// Length in bytes.
         len: u32,
-        /// Where they are to be visible, and whether they are all of the region.
+        /// Placement type and selectivity level: to whom the bytes become visible, and whether the whole region is
+        /// meant.
         what: Feth,
     },
-    /// Begins a memory window of this side. It has no data, and begins when all requests before it are
-    /// complete.
+    /// Binds a local memory window. It has no data, and takes effect once all earlier requests are complete.
     Bind {
-        /// The key of the window.
+        /// The window's key.
         rkey: Rkey,
     },
-    /// Ends a memory window of type 2 of this side, in the same way.
+    /// Invalidates a local type 2 memory window, likewise.
     Invalidate {
-        /// The key of the window.
+        /// The window's key.
         rkey: Rkey,
     },
 }
 
 impl Operation {
-    /// The operation of its completion.
+    /// Returns the operation of its completion.
     pub const fn completed_as(&self) -> WcOpcode {
         match self {
             Self::Send { .. } | Self::SendInvalidate { .. } => WcOpcode::Send,
@@ -107,9 +107,9 @@ impl Operation {
 /// The local data of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Data<'a> {
-    /// Ranges of registered memory. Their contents must not change before the completion.
+    /// Ranges of registered memory, whose contents must not change before the completion.
     Segments(&'a [Segment]),
-    /// Bytes that are copied when the request is posted, for a SEND or WRITE of at most
+    /// Bytes copied when the request is posted, for a SEND or WRITE of at most
     /// [`max_inline`](crate::Capabilities::max_inline) bytes.
     Inline(&'a [u8]),
 }
@@ -120,11 +120,11 @@ bitflags::bitflags! {
     pub struct SendFlags: u8 {
         /// Generates a completion on success. A failure always does.
         const SIGNALLED = 1;
-        /// Starts after all earlier READs and atomics of the queue pair are complete.
+        /// Starts once all earlier READs and atomics of the queue pair are complete.
         const FENCE = 1 << 1;
-        /// Marks the completion of the peer as solicited, which may wake a waiting thread.
+        /// Marks the peer's completion as solicited, which may wake a waiting thread.
         const SOLICITED = 1 << 2;
-        /// `IBV_SEND_IP_CSUM`: the device fills in the checksums of IP, TCP and UDP. Only for a
+        /// `IBV_SEND_IP_CSUM`: the device fills in IP, TCP and UDP checksums. Only for a
         /// [`RawPacketQueuePair`](crate::RawPacketQueuePair).
         const IP_CHECKSUM = 1 << 3;
     }
@@ -143,27 +143,26 @@ pub struct SendRequest<'a> {
     pub flags: SendFlags,
 }
 
-/// A datagram for the send queue of a [`UdQueuePair`](crate::UdQueuePair). `A` is the type of its
-/// addresses.
+/// A datagram for the send queue of a [`UdQueuePair`](crate::UdQueuePair). `A` is the address type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdSendRequest<'a, A> {
     /// Returned in the completion.
     pub id: WrId,
-    /// Where to send it (the address handle).
+    /// The destination (address handle).
     pub to: A,
-    /// The queue pair that receives it.
+    /// The destination queue pair.
     pub dest_qpn: Qpn,
-    /// The queue key to send. If its highest bit is set, the queue pair's is sent (IBTA 10.2.5).
+    /// The queue key to send. If its highest bit is set, the queue pair's own key is sent (IBTA 10.2.5).
     pub qkey: Qkey,
-    /// Delivered in the completion of the receive.
+    /// Delivered in the receive's completion.
     pub immediate: Option<Immediate>,
-    /// The message, at most the path MTU.
+    /// The message, no longer than the path MTU.
     pub data: Data<'a>,
-    /// The flags; [`FENCE`](SendFlags::FENCE) means nothing here.
+    /// The flags; [`FENCE`](SendFlags::FENCE) has no effect.
     pub flags: SendFlags,
 }
 
-/// A request for the receive queue: the buffer of the next message.
+/// A request for the receive queue: the buffer for a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecvRequest<'a> {
     /// Returned in the completion.

@@ -1,4 +1,4 @@
-//! Gathers bytes from a list of segments, and scatters bytes to one.
+//! Gathers bytes from, and scatters them to, a list of segments.
 
 use smallvec::SmallVec;
 
@@ -7,10 +7,10 @@ use crate::ids::Key;
 use crate::memory::{Access, AccessError, Extent, Memory};
 use crate::request::Segment;
 
-/// Two segments are stored inline: most requests have one, or a header and a body.
+/// Two segments fit inline: most requests have one, or a header and a body.
 pub(crate) type Segments = SmallVec<[Segment; 2]>;
 
-/// The length of all segments together.
+/// Returns the total length of the segments.
 pub(crate) fn total_len(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.len)).sum()
 }
@@ -19,12 +19,12 @@ pub(crate) fn total_len(segments: &[Segment]) -> u64 {
 struct Part {
     key: Key,
     extent: Extent,
-    /// How many bytes the segment has from its start on.
+    /// Bytes from here to the end of the segment.
     room: u32,
 }
 
-/// The parts of segments that hold `len` bytes at `offset` of a message. They are not empty, and end early if the
-/// segments do.
+/// Returns the non-empty parts of segments that hold `len` bytes at `offset` of a message. Ends early if the segments
+/// do.
 fn parts(
     segments: &[Segment],
     offset: u32,
@@ -41,7 +41,7 @@ fn parts(
         let addr = segment.addr.checked_add(skip.into());
         skip = 0;
         left -= here;
-        // At most the length of a segment.
+        // No truncation: at most the length of a segment.
         let len = here as u32;
         let part = addr.map(|addr| Part {
             key: Key::Local(segment.lkey),
@@ -52,14 +52,14 @@ fn parts(
     })
 }
 
-/// The segment that holds the bytes at `offset`, and as many of these as it has, up to `len`.
+/// Returns the part of the segment that holds the bytes at `offset`, up to `len` of them.
 pub(crate) fn first_part(segments: &[Segment], offset: u32, len: usize) -> Option<(Key, Extent)> {
     let Part { key, extent, .. } = parts(segments, offset, len).next()?.ok()?;
     Some((key, extent))
 }
 
-/// Checks the access to `len` bytes at `offset`. Others are not touched, so they may be anything: a
-/// receive may be longer than its memory as long as no message is.
+/// Checks access to `len` bytes at `offset`. Other bytes are not checked: a receive may be longer than its memory as
+/// long as no message is.
 pub(crate) fn check(
     memory: &dyn Memory,
     segments: &[Segment],

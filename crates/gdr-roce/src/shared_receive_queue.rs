@@ -1,4 +1,4 @@
-//! Receive queues that several queue pairs share (SRQ).
+//! Receive queues shared by queue pairs (SRQ).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,18 +7,17 @@ use crate::error::PostError;
 use crate::receive_queue::RecvWqe;
 use crate::request::RecvRequest;
 
-/// A receive queue that several queue pairs share (SRQ). A clone is the same queue.
+/// A receive queue shared by several queue pairs (SRQ). Clones refer to the same queue.
 ///
-/// Each message takes the oldest request, whichever queue pair it arrives at. If there is none, a
-/// reliable connection sends an RNR NAK, and a datagram is dropped. The completion goes to the
-/// queue pair that took the request. So requests do not complete in the order of posting.
+/// Each message takes the oldest request, whichever queue pair it arrives at. If there is none, a reliable connection
+/// sends an RNR NAK, and a datagram is dropped. The completion goes to the queue pair that took the request, so
+/// requests do not complete in posting order.
 ///
-/// When a queue pair changes to ERR, only the request that it has taken is flushed; then
-/// [`Event::LastWqeReached`](crate::Event::LastWqeReached) follows. When it changes to RESET, that
-/// request is put back in front of the others.
+/// When a queue pair enters ERR, only the request that it has taken is flushed; then
+/// [`Event::LastWqeReached`](crate::Event::LastWqeReached) follows. When it enters RESET, that request is put back at
+/// the head of the queue.
 ///
-/// Its lock is held for one operation on the queue, and never while [`Memory`](crate::Memory) is
-/// called.
+/// The lock is held for one operation on the queue, and never while [`Memory`](crate::Memory) is called.
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueue(Arc<Mutex<Inner>>);
 
@@ -26,7 +25,7 @@ pub struct SharedReceiveQueue(Arc<Mutex<Inner>>);
 struct Inner {
     max_wr: u32,
     queue: VecDeque<RecvWqe>,
-    /// The event is raised when fewer requests than this are queued. 0 if it is not armed.
+    /// The event is raised when fewer requests than this are queued; 0 if disarmed.
     limit: u32,
     limit_reached: bool,
 }
@@ -53,7 +52,7 @@ impl SharedReceiveQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No operation leaves the queue in between two states.
+        // No operation panics halfway through a change, so the state is consistent even if the lock is poisoned.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,7 +70,7 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// The number of requests that no queue pair has taken.
+    /// Returns the number of requests not yet taken.
     pub fn len(&self) -> usize {
         self.lock().queue.len()
     }
@@ -81,8 +80,7 @@ impl SharedReceiveQueue {
         self.len() == 0
     }
 
-    /// Changes how many requests the queue holds, unless more than `max_wr` are queued; returns whether it
-    /// did.
+    /// Changes the capacity, unless more than `max_wr` requests are queued. Returns whether it did.
     pub fn resize(&self, max_wr: u32) -> bool {
         let mut inner = self.lock();
         let fits = inner.queue.len() <= max_wr as usize;
@@ -92,15 +90,15 @@ impl SharedReceiveQueue {
         fits
     }
 
-    /// Arms the event of [`poll_limit_reached`](Self::poll_limit_reached): it is raised once, when
-    /// fewer than `limit` requests are queued, immediately if that is so now. 0 disarms it.
+    /// Arms the event of [`poll_limit_reached`](Self::poll_limit_reached). It is raised once, when fewer than `limit`
+    /// requests are queued, or immediately if that is already so. 0 disarms it.
     pub fn arm_limit(&self, limit: u32) {
         let mut inner = self.lock();
         inner.limit = limit;
         inner.check_limit();
     }
 
-    /// The armed limit, or 0 if there is none or its event was raised.
+    /// Returns the armed limit; 0 if disarmed or already raised.
     pub fn limit(&self) -> u32 {
         self.lock().limit
     }
@@ -120,7 +118,7 @@ impl SharedReceiveQueue {
     }
 
     pub(crate) fn put_back(&self, receive: RecvWqe) {
-        // Even if others were posted since and the queue is full: it had a place when it was
+        // Allowed even if others were posted meanwhile and the queue is full: the request had its place when it was
         // posted.
         self.lock().queue.push_front(receive);
     }
@@ -194,7 +192,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list and a plain counter.
+        /// Compares with a plain list and counter.
         #[test]
         fn requests_leave_in_order_and_the_event_follows_the_count(
             steps in proptest::collection::vec(0_u8..8, 0..200),

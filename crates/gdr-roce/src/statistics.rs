@@ -2,16 +2,16 @@
 
 use std::ops::{Add, AddAssign};
 
-/// Counters of a connection since its queue pair was in RESET.
+/// Counters of a connection since its queue pair was last in RESET.
 ///
-/// The sum of several connections' counters is their total, and
-/// [`saturating_since`](Self::saturating_since) gives the increase between two readings.
+/// Adding several connections' counters gives their total; [`saturating_since`](Self::saturating_since) gives the
+/// increase between two readings.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[non_exhaustive]
 pub struct Statistics {
     /// Retransmissions of unacknowledged packets, after a timeout or a NAK.
     pub retransmissions: u64,
-    /// Expirations of the retransmission timer: requests or their responses were lost, or are late.
+    /// Expirations of the retransmission timer: requests or their responses are lost or late.
     pub timeouts: u64,
     /// Sequence error NAKs received: the peer missed a packet.
     pub sequence_naks_received: u64,
@@ -22,8 +22,8 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// The increase since `earlier`, a previous reading. A counter that is now lower, because of
-    /// RESET, gives 0.
+    /// Returns the increase since `earlier`, a previous reading. A counter that is now lower, because of RESET, gives
+    /// 0.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Self {
         Self {
@@ -62,11 +62,11 @@ impl AddAssign for Statistics {
     }
 }
 
-/// The WRITEs and READs of the peer that a connection has executed since its queue pair was in RESET.
+/// The peer's WRITEs and READs that a connection has executed since its queue pair was last in RESET.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[non_exhaustive]
 pub struct Served {
-    /// WRITEs all of whose bytes were placed.
+    /// Completely placed WRITEs.
     pub writes: u64,
     /// Their bytes.
     pub written_bytes: u64,

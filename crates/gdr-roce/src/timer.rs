@@ -3,9 +3,9 @@
 use std::ops::Add;
 use std::time::Duration;
 
-/// A point in time, as the duration since an epoch that the caller chooses.
+/// A point in time, as the duration since a caller-chosen epoch.
 ///
-/// This crate does not read a clock: the caller passes the time, which must not decrease.
+/// This crate reads no clock: the caller passes the time, which must not decrease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Time(u64);
 
@@ -13,23 +13,23 @@ impl Time {
     /// The epoch.
     pub const EPOCH: Self = Self(0);
 
-    /// The point in time `elapsed` after the epoch; at most 584 years.
+    /// Returns the point in time `elapsed` after the epoch; at most 584 years.
     pub const fn since_epoch(elapsed: Duration) -> Self {
         Self(nanoseconds(elapsed))
     }
 
-    /// The duration since the epoch.
+    /// Returns the duration since the epoch.
     pub const fn elapsed(self) -> Duration {
         Duration::from_nanos(self.0)
     }
 
-    /// The duration since `earlier`, or zero if `earlier` is later than this.
+    /// Returns the duration since `earlier`, or zero if `earlier` is later than this.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A duration in nanoseconds, in which times are compared and added by one instruction.
+/// Returns a duration in nanoseconds, which compare and add in single instructions.
 pub(crate) const fn nanoseconds(duration: Duration) -> u64 {
     let seconds = duration.as_secs().saturating_mul(1_000_000_000);
     seconds.saturating_add(duration.subsec_nanos() as u64)
@@ -43,8 +43,7 @@ impl Add<Duration> for Time {
     }
 }
 
-/// How long a requester waits for a response: 4.096 us x 2^n for n from 1 to 31, without limit for 0
-/// (IBTA 9.7.6.1.3).
+/// How long a requester waits for a response: 4.096 us x 2^n for n from 1 to 31; unlimited for 0 (IBTA 9.7.6.1.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AckTimeout(u8);
 
@@ -52,17 +51,17 @@ impl AckTimeout {
     /// No timeout: the connection may hang after a packet loss.
     pub const NEVER: Self = Self(0);
 
-    /// The low five bits of `exponent`.
+    /// Returns the low five bits of `exponent`.
     pub const fn new(exponent: u8) -> Self {
         Self(exponent & 0x1f)
     }
 
-    /// The exponent, 0 to 31.
+    /// Returns the exponent, 0 to 31.
     pub const fn exponent(self) -> u8 {
         self.0
     }
 
-    /// The timeout, or `None` if there is none.
+    /// Returns the timeout, or `None` if there is none.
     pub const fn duration(self) -> Option<Duration> {
         match self.0 {
             0 => None,
@@ -71,29 +70,28 @@ impl AckTimeout {
     }
 }
 
-/// How long the requester must wait after an RNR NAK: a code of five bits (IBTA table "Encoding for
-/// RNR NAK timer field").
+/// The delay after an RNR NAK: a five-bit code (IBTA table "Encoding for RNR NAK timer field").
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RnrTimer(u8);
 
 impl RnrTimer {
-    /// The wait by code, in units of 10 us. Code 0 is the longest.
+    /// The delay by code, in units of 10 us. Code 0 is the longest.
     const TENS_OF_MICROS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
         1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
 
-    /// The low five bits of `code`.
+    /// Returns the low five bits of `code`.
     pub const fn new(code: u8) -> Self {
         Self(code & 0x1f)
     }
 
-    /// The code, 0 to 31.
+    /// Returns the code, 0 to 31.
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// The wait, 10 us to 655.36 ms.
+    /// Returns the delay, 10 us to 655.36 ms.
     pub const fn duration(self) -> Duration {
         Duration::from_micros(Self::TENS_OF_MICROS[self.0 as usize] as u64 * 10)
     }
@@ -109,28 +107,27 @@ impl RetryCount {
         Self(if times > 7 { 7 } else { times })
     }
 
-    /// The number of retries, 0 to 7.
+    /// Returns the number of retries, 0 to 7.
     pub const fn get(self) -> u8 {
         self.0
     }
 }
 
-/// When a requester without responses fails the connection.
+/// When an unanswered requester fails the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RetryLimit {
-    /// After this many retries without progress, each after one [`AckTimeout`], as specified in
-    /// IBTA 9.9.2.4.1. Packets that are sent again earlier, because the measured round-trip time is
-    /// over, do not count.
+    /// After this many retries without progress, each after one [`AckTimeout`] (IBTA 9.9.2.4.1). Earlier
+    /// retransmissions, triggered by the measured round-trip time, do not count.
     Count(RetryCount),
-    /// After this time without progress. The wait between retries doubles from the measured round-trip
-    /// time and its variation, at most the [`AckTimeout`], up to [`MAX_BACKOFF`](Self::MAX_BACKOFF), so that few packets are sent during an outage.
-    /// With [`AckTimeout::NEVER`] the connection does not fail.
+    /// After this time without progress. The delay between retries starts from the measured round-trip time and its
+    /// variation, at most the [`AckTimeout`], and doubles up to [`MAX_BACKOFF`](Self::MAX_BACKOFF), so that few packets
+    /// are sent during an outage. With [`AckTimeout::NEVER`] the connection does not fail.
     NoProgressFor(Duration),
 }
 
 impl RetryLimit {
-    /// The longest wait between two retries of [`NoProgressFor`](Self::NoProgressFor), unless the
-    /// [`AckTimeout`] is longer. A connection resumes within this time after an outage.
+    /// The longest delay between two retries of [`NoProgressFor`](Self::NoProgressFor), unless the [`AckTimeout`] is
+    /// longer. A connection resumes within this time after an outage.
     pub const MAX_BACKOFF: Duration = Duration::from_millis(500);
 }
 
@@ -142,12 +139,12 @@ impl RnrRetry {
     /// Unlimited retries, code 7.
     pub const FOREVER: Self = Self(7);
 
-    /// The retry limit of a code: 0 to 6 retries, unlimited for 7 and above.
+    /// Returns the retry limit of a code: 0 to 6 retries, unlimited for 7 and above.
     pub const fn new(code: u8) -> Self {
         Self(if code > 7 { 7 } else { code })
     }
 
-    /// The number of retries, or `None` if it is unlimited.
+    /// Returns the number of retries, or `None` if it is unlimited.
     pub const fn times(self) -> Option<u8> {
         if self.0 == 7 { None } else { Some(self.0) }
     }
@@ -164,7 +161,7 @@ mod tests {
             AckTimeout::new(1).duration(),
             Some(Duration::from_nanos(8192))
         );
-        // The default of perftest and most programs, about 67 ms.
+        // The default of perftest and most programs: about 67 ms.
         assert_eq!(
             AckTimeout::new(14).duration(),
             Some(Duration::from_nanos(67_108_864))

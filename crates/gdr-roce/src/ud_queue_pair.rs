@@ -16,22 +16,22 @@ use crate::sge;
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::wire::{Deth, Grh, Headers, ImmDt, MAX_DATAGRAM, Opcode, Packet};
 
-/// What became of a packet that a [`UdQueuePair`] received.
+/// The outcome of receiving a packet on a [`UdQueuePair`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use]
 pub enum UdReceived {
-    /// It has completed a receive, with success or not.
+    /// It completed a receive, successfully or not.
     Completed,
     /// Dropped: its queue key is not the queue pair's.
     WrongQkey,
     /// Dropped: no receive was posted.
     NoReceive,
-    /// Dropped: it is for another queue pair, partition or service, is longer than the path MTU, or
-    /// the state does not allow it.
+    /// Dropped: it is for another queue pair, partition or service, exceeds the path MTU, or is not allowed in this
+    /// state.
     Ignored,
 }
 
-/// Where a datagram goes, and what it carries besides data.
+/// A datagram's destination and metadata.
 #[derive(Debug)]
 struct Datagram<A> {
     to: A,
@@ -40,26 +40,25 @@ struct Datagram<A> {
     immediate: Option<Immediate>,
 }
 
-/// A queue pair of the unreliable datagram service (UD): it sends messages of one packet to any
-/// queue pair, and receives from any. Nothing is acknowledged or repeated.
+/// A queue pair of the unreliable datagram service (UD). It exchanges single-packet messages with any queue pair.
+/// Nothing is acknowledged or retransmitted.
 ///
-/// Each receive gets the [`Grh`] first, 40 bytes, and the message after it. A datagram is dropped
-/// if its queue key is wrong or no receive is posted. A message that does not fit its receive
-/// completes it with [`WcStatus::LocalLength`] and places nothing; the state does not change, as a
-/// peer could do that at any time.
+/// Each receive gets the 40-byte [`Grh`], followed by the message. A datagram is dropped if its queue key is wrong or
+/// no receive is posted. A message that does not fit its receive completes it with [`WcStatus::LocalLength`] and places
+/// nothing; the queue pair stays in its state, as any peer could do that at any time.
 ///
-/// A request of this side that is invalid completes with [`WcStatus::LocalLength`] (a datagram that
-/// is longer than the path MTU) or [`WcStatus::LocalProtection`] (segments that are not registered),
-/// and the state changes to SQE: the send queue is flushed, and receives go on.
+/// An invalid send request completes with [`WcStatus::LocalLength`] (the datagram exceeds the path MTU) or
+/// [`WcStatus::LocalProtection`] (its segments are not registered), and the queue pair enters SQE: the send queue is
+/// flushed, while receives continue.
 ///
-/// Its owner
+/// Its owner must:
 ///
-/// 1. passes every packet for its number to [`receive`](Self::receive), and those for [`Qpn::MULTICAST`] of groups
-///    that it is attached to,
-/// 2. calls [`poll_transmit`](Self::poll_transmit) and sends the packet, until it returns `None`,
-/// 3. calls [`poll_completion`](Self::poll_completion) and [`poll_event`](Self::poll_event).
+/// 1. pass every packet for its number to [`receive`](Self::receive), and those for [`Qpn::MULTICAST`] in groups that
+///    it is attached to,
+/// 2. call [`poll_transmit`](Self::poll_transmit) and send the packet, until it returns `None`,
+/// 3. call [`poll_completion`](Self::poll_completion) and [`poll_event`](Self::poll_event).
 ///
-/// `A` is the type of the addresses that packets are sent to, which only the owner interprets.
+/// `A` is the type of destination addresses, which only the owner interprets.
 #[derive(Debug)]
 pub struct UdQueuePair<A> {
     queues: Connectionless<Datagram<A>>,
@@ -93,27 +92,27 @@ impl<A: Copy> UdQueuePair<A> {
         }
     }
 
-    /// The queue pair number.
+    /// Returns the queue pair number.
     pub const fn qpn(&self) -> Qpn {
         self.queues.qpn()
     }
 
-    /// The sizes that it was created with.
+    /// Returns the queue sizes it was created with.
     pub const fn capabilities(&self) -> &Capabilities {
         self.queues.capabilities()
     }
 
-    /// The length of the longest message.
+    /// Returns the length of the longest message.
     pub const fn mtu(&self) -> Mtu {
         self.mtu
     }
 
-    /// The current state.
+    /// Returns the current state.
     pub const fn state(&self) -> State {
         self.queues.state()
     }
 
-    /// The queue key, which received datagrams must carry.
+    /// Returns the queue key that received datagrams must carry.
     pub const fn qkey(&self) -> Qkey {
         self.qkey
     }
@@ -125,7 +124,7 @@ impl<A: Copy> UdQueuePair<A> {
         }
     }
 
-    /// Changes the state from RESET to INIT, in which receives can be posted.
+    /// Enters INIT from RESET; receives can then be posted.
     ///
     /// # Errors
     ///
@@ -136,7 +135,7 @@ impl<A: Copy> UdQueuePair<A> {
         Ok(())
     }
 
-    /// Changes the state from INIT to RTR, in which datagrams are received.
+    /// Enters RTR from INIT; datagrams are then received.
     ///
     /// # Errors
     ///
@@ -145,8 +144,7 @@ impl<A: Copy> UdQueuePair<A> {
         self.queues.enter_rtr()
     }
 
-    /// Changes the state from RTR to RTS, in which datagrams can be posted. `sq_psn` is the PSN of
-    /// the first one; receivers ignore it.
+    /// Enters RTS from RTR; datagrams can then be posted. `sq_psn` is the PSN of the first one; receivers ignore it.
     ///
     /// # Errors
     ///
@@ -157,8 +155,8 @@ impl<A: Copy> UdQueuePair<A> {
         Ok(())
     }
 
-    /// Changes the state from RTS to SQD: datagrams stay on the queue. As none is ever half sent,
-    /// [`Event::SendQueueDrained`] is there at once.
+    /// Enters SQD from RTS: datagrams stay queued. As none is ever half sent, [`Event::SendQueueDrained`] is raised
+    /// immediately.
     ///
     /// # Errors
     ///
@@ -167,7 +165,7 @@ impl<A: Copy> UdQueuePair<A> {
         self.queues.enter_sqd()
     }
 
-    /// Changes the state from SQD, or from SQE, to RTS.
+    /// Enters RTS from SQD or SQE.
     ///
     /// # Errors
     ///
@@ -176,14 +174,14 @@ impl<A: Copy> UdQueuePair<A> {
         self.queues.resume()
     }
 
-    /// Changes the state to ERR, from any state but RESET. Posted requests complete with
-    /// [`WcStatus::WrFlushed`], except on a shared receive queue.
+    /// Enters ERR from any state but RESET. Posted requests complete with [`WcStatus::WrFlushed`], except on a shared
+    /// receive queue.
     pub fn to_error(&mut self) {
         self.queues.enter_error();
     }
 
-    /// Changes the state to RESET, from any state. Posted requests are discarded without a
-    /// completion. Earlier completions and events can still be polled.
+    /// Enters RESET from any state. Posted requests are discarded without a completion. Earlier completions and events
+    /// can still be polled.
     pub fn to_reset(&mut self) {
         self.queues.reset();
         self.qkey = Qkey::default();
@@ -206,7 +204,7 @@ impl<A: Copy> UdQueuePair<A> {
             .post_send(request.id, request.data, request.flags, datagram)
     }
 
-    /// Takes back the `count` requests that were posted last to the send queue; see
+    /// Withdraws the last `count` requests posted to the send queue; see
     /// [`QueuePair::withdraw_sends`](crate::QueuePair::withdraw_sends).
     pub fn withdraw_sends(&mut self, count: usize) {
         self.queues.withdraw_sends(count);
@@ -222,9 +220,9 @@ impl<A: Copy> UdQueuePair<A> {
         self.queues.post_recv(request)
     }
 
-    /// Processes a packet, whose network header is `grh`. The caller must have checked its ICRC, by
-    /// [`wire::icrc::matches`](crate::wire::icrc::matches) or by a trusted lower layer; everything
-    /// else about it is untrusted.
+    /// Processes a packet with network header `grh`. Its ICRC must have been verified, by
+    /// [`wire::icrc::matches`](crate::wire::icrc::matches) or by a trusted lower layer; everything else about it is
+    /// untrusted.
     pub fn receive(
         &mut self,
         packet: &Packet<'_>,
@@ -262,10 +260,9 @@ impl<A: Copy> UdQueuePair<A> {
         UdReceived::Completed
     }
 
-    /// Writes the next packet to the start of `out` and returns its length and its address, or
-    /// `None` if there is no packet to send. The last four bytes are zeros;
-    /// [`wire::icrc::seal`](crate::wire::icrc::seal) replaces them with the ICRC. The datagram is
-    /// complete then.
+    /// Writes the next packet to the start of `out`. Returns its length and destination, or `None` if there is nothing
+    /// to send. The last four bytes are zeros, to be replaced by the ICRC with
+    /// [`wire::icrc::seal`](crate::wire::icrc::seal). The request is then complete.
     ///
     /// # Panics
     ///
@@ -325,7 +322,7 @@ impl<A: Copy> UdQueuePair<A> {
     }
 }
 
-/// Stores network header and payload in a receive; returns the number of bytes.
+/// Stores network header and payload in a receive. Returns the number of bytes.
 fn place(
     receive: &RecvWqe,
     grh: &Grh,

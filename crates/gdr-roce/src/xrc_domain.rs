@@ -1,4 +1,4 @@
-//! Shared receive queues that the peers of extended connections name (XRC domains).
+//! XRC domains: shared receive queues that peers' requests name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -6,9 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::ids::XrcSrqn;
 use crate::shared_receive_queue::SharedReceiveQueue;
 
-/// The shared receive queues that the requests of extended connections may name. A clone is the same domain.
+/// The shared receive queues that requests on extended connections may name. Clones refer to the same domain.
 ///
-/// Its lock is held for one look-up, and never while another one is waited for.
+/// The lock is held for one look-up, and never while waiting for another lock.
 #[derive(Clone, Debug, Default)]
 pub struct XrcDomain(Arc<RwLock<BTreeMap<XrcSrqn, SharedReceiveQueue>>>);
 
@@ -18,20 +18,20 @@ impl XrcDomain {
         Self::default()
     }
 
-    /// Adds a queue under a number, instead of the one that had it.
+    /// Adds a queue under a number, replacing any previous one.
     pub fn insert(&self, number: XrcSrqn, queue: &SharedReceiveQueue) {
-        // No operation leaves the table in between two states.
+        // No operation panics halfway through a change, so the table is consistent even if the lock is poisoned.
         let mut queues = self.0.write().unwrap_or_else(PoisonError::into_inner);
         queues.insert(number, queue.clone());
     }
 
-    /// Removes a queue. A message that has taken a receive from it goes on.
+    /// Removes a queue. A message that has taken a receive from it continues.
     pub fn remove(&self, number: XrcSrqn) {
         let mut queues = self.0.write().unwrap_or_else(PoisonError::into_inner);
         queues.remove(&number);
     }
 
-    /// The queue with this number.
+    /// Returns the queue with this number.
     pub(crate) fn get(&self, number: XrcSrqn) -> Option<SharedReceiveQueue> {
         let queues = self.0.read().unwrap_or_else(PoisonError::into_inner);
         queues.get(&number).cloned()

@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn packets_that_the_kernel_does_not_segment_are_sealed_as_single_packets() {
-        /// A socket that sets no checksums; Linux refuses to segment for it.
+        /// Returns a socket that sets no checksums; Linux refuses to segment for it.
         fn without_checksums() -> Arc<Socket> {
             let socket = Arc::new(Socket::bind(HERE, 1 << 20).unwrap());
             let on: libc::c_int = 1;

@@ -1,4 +1,4 @@
-//! Processing of acknowledgements, NAKs, READ responses and atomic responses.
+//! Processing of acknowledgements, NAKs, and READ and atomic responses.
 
 use super::Requester;
 use super::congestion::Payloads;
@@ -13,8 +13,8 @@ use crate::request::{Operation, SendFlags};
 use crate::timer::{RnrTimer, Time};
 use crate::wire::{NakCode, Packet, Syndrome};
 
-/// How much of the back-off of the timer is kept until a round trip is measured again (Karn's
-/// algorithm, RFC 6298, 3).
+/// How many doublings of the timer survive progress, until a round trip is measured again (Karn's algorithm, RFC 6298,
+/// 3).
 const BACKOFF_KEPT: u32 = 2;
 
 impl Requester {
@@ -29,11 +29,11 @@ impl Requester {
     ) -> Result<(), ConnectionFailed> {
         let psn = packet.bth().psn;
         if psn.distance_from(self.una) >= self.highest.distance_from(self.una) {
-            // The request was acknowledged before, or was never sent.
+            // The request was acknowledged before, or never sent.
             return Ok(());
         }
-        // Other implementations leave this reserved bit 0, so one packet with it is enough to know
-        // the peer; a READ response without it changes nothing.
+        // Other implementations leave this reserved bit clear, so a single packet that sets it identifies the peer; a
+        // READ response without it changes nothing.
         self.is_of_own_kind |= packet.bth().filled;
         let opcode = packet.opcode();
         if opcode.is_read_response() || opcode.has_atomic_ack() {
@@ -44,16 +44,15 @@ impl Requester {
         };
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
-                // An ACK stands for all packets up to its own, so that a lost one needs no
-                // repetition (IBTA 9.7.5).
+                // ACKs are cumulative: one covers all packets up to its PSN, so a lost ACK needs no retransmission
+                // (IBTA 9.7.5).
                 let end = psn.wrapping_add(1);
                 self.acknowledge(now, end, notifications)?;
-                // A READ or atomic before `end` blocks the acknowledgement: its response is lost.
+                // A READ or atomic before `end` blocks the ACK: its response is lost.
                 if self.una == end {
                     Ok(())
                 } else if self.recovery == LossRecovery::Selective {
-                    // The peer has executed the requests, so only the responses that are lost are
-                    // requested again.
+                    // The peer has executed the requests, so only the lost responses are requested again.
                     self.request_missing(now, end);
                     Ok(())
                 } else {
@@ -63,26 +62,25 @@ impl Requester {
             Syndrome::Nak(NakCode::SequenceError) => {
                 self.statistics.sequence_naks_received += 1;
                 match (self.recovery, self.recovery_now()) {
-                    // A NAK names the first packet that is missing, so it acknowledges all before it.
+                    // A NAK carries the PSN of the first missing packet, and thereby acknowledges everything before it.
                     (LossRecovery::GoBackN, _) => {
                         self.acknowledge(now, psn, notifications)?;
                         self.recover(now, notifications)
                     }
                     (LossRecovery::Selective, LossRecovery::Selective) => {
-                        // Nothing before it is acknowledged: the peer reports every gap, and an
-                        // earlier one may still be open.
+                        // Acknowledges nothing: the peer reports every gap, and an earlier one may still be open.
                         self.resend(now, psn);
                         Ok(())
                     }
-                    // It reports each packet that it misses, and not only the first one.
+                    // The peer reports every missing packet, not only the first.
                     (LossRecovery::Selective, LossRecovery::GoBackN) => {
                         self.recover_before(psn, now, notifications)
                     }
                 }
             }
             Syndrome::Nak(code) => {
-                // The status is about the request at `psn`. As long as a response to an earlier READ is missing,
-                // that READ must complete first, so its loss is recovered before the request fails.
+                // The status belongs to the request at `psn`. While the response to an earlier READ is missing, that
+                // READ must complete first, so its loss is recovered before the request fails.
                 self.acknowledge(now, psn, notifications)?;
                 if self.una != psn {
                     return self.recover(now, notifications);
@@ -90,7 +88,7 @@ impl Requester {
                 let status = match code {
                     NakCode::RemoteAccess => WcStatus::RemoteAccess,
                     NakCode::RemoteOperation => WcStatus::RemoteOperation,
-                    // A sequence error does not reach this match: an arm above handles it.
+                    // A sequence error never gets here: an arm above handles it.
                     NakCode::InvalidRequest | NakCode::SequenceError => {
                         WcStatus::RemoteInvalidRequest
                     }
@@ -99,21 +97,20 @@ impl Requester {
             }
             Syndrome::ReceiverNotReady(timer) => {
                 self.statistics.rnr_naks_received += 1;
-                // As every NAK, it acknowledges the requests before the refused one (IBTA 9.7.5).
+                // Like every NAK, it acknowledges the requests before the refused one (IBTA 9.7.5).
                 self.acknowledge(now, psn, notifications)?;
                 if self.una != psn {
                     return self.recover(now, notifications);
                 }
                 self.receiver_not_ready(now, timer, notifications)
             }
-            // What a later version means by it is unknown, so the packet is dropped as if it were
-            // lost.
+            // Its meaning is unknown here, so the packet is dropped as if it were lost.
             Syndrome::Reserved(_) => Ok(()),
         }
     }
 
-    /// Completes the requests before `end`, up to the first READ or atomic whose response is
-    /// missing. `end` is at most `highest`.
+    /// Completes the requests before `end`, up to the first READ or atomic whose response is missing. `end` must not be
+    /// after `highest`.
     fn acknowledge(
         &mut self,
         now: Time,
@@ -122,8 +119,8 @@ impl Requester {
     ) -> Result<(), ConnectionFailed> {
         let before = self.una;
         self.advance(end, notifications);
-        // Without progress the timer and the retry count must not begin again: a peer that only
-        // repeats an old ACK would keep a dead connection alive.
+        // Only progress restarts the timer and the retry count. Otherwise a peer that repeats an old ACK could keep a
+        // dead connection alive.
         if self.una == before {
             Ok(())
         } else {
@@ -131,7 +128,7 @@ impl Requester {
         }
     }
 
-    /// Completes requests as far as the requests before `end` were executed and responses are placed.
+    /// Completes requests, as far as they precede `end`, were executed, and have their responses placed.
     fn advance(&mut self, end: Psn, notifications: &mut Notifications) {
         let end = match self.recovery {
             LossRecovery::GoBackN => end,
@@ -144,8 +141,7 @@ impl Requester {
             if wqe.expects_response() {
                 self.arrivals.advance(self.una);
                 let placed = self.arrivals.placed();
-                // A later acknowledgement does not stand for the bytes: without its responses a READ has nothing
-                // to complete with.
+                // A later ACK does not replace the payload: without its responses a READ cannot complete.
                 if placed == 0 {
                     break;
                 }
@@ -157,12 +153,13 @@ impl Requester {
                 continue;
             }
             let executed = end.distance_from(self.una);
-            // PSNs are numbers modulo 2^24: a distance of half of them or more is one backwards, of an
-            // acknowledgement that is older than `una`.
+            // PSNs are modulo 2^24, so a distance of half of that or more points backwards: the ACK is older than
+            // `una`.
             if executed == 0 || executed >= PSN_WINDOW {
                 break;
             }
-            // Part of a message: its packets leave the window, and the request stays until the last one.
+            // The ACK covers part of a message: its packets leave the window, while the request stays until the last
+            // one.
             if wqe_end.distance_from(self.una) > executed {
                 self.una = end;
                 break;
@@ -172,16 +169,16 @@ impl Requester {
         }
     }
 
-    /// Notes that the peer has executed all requests before `end`; returns up to where it has.
+    /// Records that the peer has executed all requests before `end`. Returns the PSN up to which it has.
     fn execute_before(&mut self, end: Psn) -> Psn {
-        // The network may reorder acknowledgements, so a later one may be for less.
+        // Acknowledgements may be reordered, so a later one may cover less.
         if end.distance_from(self.una) > self.executed.distance_from(self.una) {
             self.executed = end;
         }
         self.executed
     }
 
-    /// Places the payload of a READ response or an atomic response.
+    /// Places the payload of a READ or atomic response.
     fn read_or_atomic_response(
         &mut self,
         now: Time,
@@ -191,19 +188,19 @@ impl Requester {
         notifications: &mut Notifications,
     ) -> Result<(), ConnectionFailed> {
         let psn = packet.bth().psn;
-        // A response acknowledges all requests before it.
+        // A response acknowledges all earlier requests.
         self.acknowledge(now, psn, notifications)?;
         if self.una != psn {
             if self.recovery == LossRecovery::GoBackN {
                 return self.recover_before(psn, now, notifications);
             }
             self.request_missing(now, psn);
-            // A repeated request may be answered twice; the first copy counts.
+            // A retransmitted request may be answered twice; the first copy counts.
             if self.arrivals.contains(psn) {
                 return Ok(());
             }
         }
-        // A duplicate of a response whose request has completed.
+        // A duplicate, whose request has completed.
         let Some((index, wqe)) = self.request_at(psn) else {
             return Ok(());
         };
@@ -221,8 +218,8 @@ impl Requester {
             (Operation::Read { .. }, None) => {
                 let mtu = connection.mtu.bytes() as u32;
                 let offset = index * mtu;
-                // A packet may stand for many by reference, but for no more than `MOST_MERGED`: a
-                // longer one fails the check of its length below.
+                // One packet may stand for many by reference, but for at most `MOST_MERGED`; a longer one fails the
+                // length check below.
                 let expected = (wqe.len - offset).min(packets.min(MOST_MERGED) * mtu);
                 let in_order = self.may_begin(psn).contains(&position.is_first())
                     && self.may_end(last).contains(&position.is_last());
@@ -232,17 +229,16 @@ impl Requester {
             (Operation::AtomicWrite { .. } | Operation::Flush { .. }, None) => {
                 (0, 0, position.is_first() && position.is_last())
             }
-            // A response to the other kind of request fails the check below: the peer broke the
-            // protocol.
+            // The response does not match the request's kind, which is a protocol violation and fails the check below.
             (Operation::Read { .. }, Some(_)) | (Operation::Atomic { .. }, None) => (0, 0, false),
-            // The request expects an acknowledgement only.
+            // The request expects only an acknowledgement.
             _ => return Ok(()),
         };
-        // Middle responses of a READ have no AETH.
+        // Middle READ responses have no AETH.
         let granted = packet
             .aeth()
             .is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
-        // Before any byte is placed: an invalid response must not change the memory of the program.
+        // Checked before any byte is placed: an invalid response must not change the program's memory.
         if !in_order || !granted || contents.len() != expected as usize {
             return self.fail(WcStatus::BadResponse, notifications);
         }
@@ -253,8 +249,7 @@ impl Requester {
         match placed {
             Ok(()) => {}
             Err(AccessError::NotYet) => {
-                // It arrives when the copy is over and the packet is passed again: until then it is
-                // not placed.
+                // Not placed yet: the packet is passed in again once the copy has finished, and counts as arrived then.
                 self.congestion.follow(Payloads::Merged);
                 return Ok(());
             }
@@ -262,15 +257,14 @@ impl Requester {
         }
         match contents {
             _ if packets > 1 => self.congestion.leave_carried(),
-            // The rest of a message may be short enough to be carried, and says nothing about long
-            // ones.
+            // The tail of a message may be carried because it is short, which says nothing about long messages.
             _ if position.is_last() => {}
             Contents::Bytes(_) => self.congestion.follow(Payloads::Carried),
             Contents::At(_) => self.congestion.follow(Payloads::InPlace),
         }
         self.arrivals.insert(psn, packets);
         let before = self.una;
-        // It came after a gap: `una` stays until the missing response arrives.
+        // Placed beyond a gap: `una` stays until the missing response arrives.
         if before != psn {
             return Ok(());
         }
@@ -278,7 +272,7 @@ impl Requester {
         self.progress(now, before, notifications)
     }
 
-    /// The request that `psn` belongs to, and the packet's place in it.
+    /// Returns the request that `psn` belongs to, and the packet's index in it.
     fn request_at(&self, psn: Psn) -> Option<(u32, &SendWqe)> {
         self.send_queue.iter().find_map(|wqe| {
             let index = psn.distance_from(wqe.first?);
@@ -286,7 +280,7 @@ impl Requester {
         })
     }
 
-    /// Completes the first request of the send queue.
+    /// Completes the request at the head of the send queue.
     pub(super) fn complete(&mut self, notifications: &mut Notifications) {
         if let Some(wqe) = self.send_queue.front() {
             if wqe.flags.contains(SendFlags::SIGNALLED) {
@@ -294,9 +288,9 @@ impl Requester {
                     .completions
                     .push_back(wqe.completion(WcStatus::Success, self.qpn));
             }
-            // Only now: it is long, and taken out first it would be copied.
+            // Popped last: the entry is large, and removing it first would copy it.
             self.send_queue.pop_front();
-            // The cursors are places in the queue, whose front has just gone.
+            // The cursors are indexes into the queue, which has just lost its head.
             self.cursor = self.cursor.saturating_sub(1);
             if let Some(probe) = &mut self.probe {
                 probe.cursor = probe.cursor.saturating_sub(1);
@@ -304,7 +298,7 @@ impl Requester {
         }
     }
 
-    /// Updates timers and retry budgets after `una` has advanced from `before`.
+    /// Resets timers and retry budgets after `una` has advanced from `before`.
     fn progress(
         &mut self,
         now: Time,
@@ -313,14 +307,13 @@ impl Requester {
     ) -> Result<(), ConnectionFailed> {
         let moved = self.una.distance_from(before);
         if self.next.distance_from(before) < moved {
-            // Packets that were about to be sent again are acknowledged.
+            // Packets queued for retransmission have been acknowledged.
             self.next = self.una;
             self.restarted_at = Some(self.una);
             self.cursor = 0;
             self.reads_sent = 0;
         }
-        // Before the READs below are counted: it restores their number from before the timer
-        // expired.
+        // Before the READs below are counted, as it restores their number from before the timer expired.
         self.end_probe(now, before);
         while self
             .outstanding_reads
@@ -328,21 +321,21 @@ impl Requester {
             .is_some_and(|piece| piece.last.distance_from(before) < moved)
         {
             self.outstanding_reads.pop_front();
-            // After a rewind some of them may not have been sent again, so the count may be at 0.
+            // After a rewind, some may not have been retransmitted, so the count may already be 0.
             self.reads_sent = self.reads_sent.saturating_sub(1);
         }
         if let Some((psn, sent)) = self.timed
             && psn.distance_from(before) < moved
         {
-            // The timed packet was sent once only, so this acknowledgement answers that transmission (Karn's
-            // algorithm, RFC 6298, section 3).
+            // The timed packet was sent only once, so this acknowledges that transmission (Karn's algorithm, RFC 6298,
+            // 3).
             self.timed = None;
-            // A measurement ends the back-off of the timer (RFC 6298, 5).
+            // A measurement ends the timer's backoff (RFC 6298, 5).
             self.expirations = 0;
             self.round_trip.sample(now, now.saturating_since(sent));
         }
-        // On a path that loses most packets no packet may ever be timed; an approximate round trip
-        // is better than none.
+        // On a path that loses most packets, none may ever qualify for timing; an approximate round trip is better than
+        // none.
         if let Some(sent) = self.missing.resent_at(before)
             && self.round_trip.guess(now.saturating_since(sent))
         {
@@ -353,8 +346,7 @@ impl Requester {
             .filter(|until| until.distance_from(before) > moved);
         self.missing.acknowledge(before, moved);
         self.arrivals.advance(self.una);
-        // Both marks are places in the window. Left before `una`, their distance would be almost
-        // 2^24.
+        // Both marks must stay in the window: behind `una`, their distance would be almost 2^24.
         for mark in [&mut self.executed, &mut self.examined] {
             if mark.distance_from(before) < moved {
                 *mark = self.una;
@@ -363,7 +355,7 @@ impl Requester {
         self.congestion.acknowledge(now, moved, &self.round_trip);
         self.resend_next(now);
         self.recovering = false;
-        // The limits count attempts without progress, so progress gives all of them back.
+        // The limits count attempts without progress, so progress resets them.
         self.retries = 0;
         self.expirations = self.expirations.min(BACKOFF_KEPT);
         self.progress_at = now;
@@ -375,22 +367,21 @@ impl Requester {
         } else {
             self.retransmit_time(now)
         };
-        // A request that cannot be sent waits until all before it are complete. Now it is the first
-        // one.
+        // A request that cannot be sent waits for all earlier ones. It is now at the head.
         match self.send_queue.front().and_then(|wqe| wqe.failed) {
             Some(status) => self.fail(status, notifications),
             None => Ok(()),
         }
     }
 
-    /// Goes on after the packets that were sent before the timer expired, unless they are lost.
+    /// Resumes after the packets that were sent before the timer expired, unless they are lost.
     fn end_probe(&mut self, now: Time, before: Psn) {
         let Some(probe) = self.probe.take() else {
             return;
         };
         let only = self.una == probe.psn.wrapping_add(1);
         if only && probe.next != self.una {
-            // The peer has the packet that was sent again and none after it.
+            // The peer has the retransmitted packet and nothing after it.
             self.timed = None;
             self.congestion
                 .lose(now, 0, self.recovery, &self.round_trip);
@@ -401,8 +392,8 @@ impl Requester {
         }
     }
 
-    /// Retransmits because the peer answered the packet at `psn` and an answer before it is missing,
-    /// unless that packet was sent before the latest rewind: what is sent since may still come.
+    /// Retransmits because the peer answered the packet at `psn` but an earlier answer is missing. Does nothing if that
+    /// packet was sent before the latest rewind, as answers to packets sent since may still arrive.
     fn recover_before(
         &mut self,
         psn: Psn,
@@ -435,23 +426,23 @@ impl Requester {
         timer: RnrTimer,
         notifications: &mut Notifications,
     ) -> Result<(), ConnectionFailed> {
-        // Packets that were under way when the first one was refused are refused, too: one failed
-        // attempt, which counts once.
+        // Packets in flight when the first one was refused are refused as well. Together they count as one failed
+        // attempt.
         if self.rnr_wait_until.is_some() {
             return Ok(());
         }
         match &mut self.rnr_retries_left {
             Some(0) => return self.fail(WcStatus::RnrRetryExceeded, notifications),
             Some(left) => *left -= 1,
-            // `None` is the count 7 of the attributes: without a limit.
+            // `None` is retry count 7 of the attributes: no limit.
             None => {}
         }
-        // An RNR NAK shows that the peer is alive, so it resets the retry count.
+        // An RNR NAK shows that the peer is alive, so the retry count restarts.
         self.retries = 0;
         self.expirations = 0;
         self.progress_at = now;
         self.attempt_at = now;
-        // The peer dropped the refused packet and all after it.
+        // The peer dropped the refused packet and everything after it.
         self.rewind();
         self.rnr_wait_until = Some(now + timer.duration());
         Ok(())

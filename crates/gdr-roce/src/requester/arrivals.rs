@@ -1,10 +1,10 @@
-//! Responses that arrived before the expected one.
+//! Responses that arrived out of order.
 
 use std::collections::VecDeque;
 
 use crate::psn::Psn;
 
-/// Which responses to READs and atomics are placed although an earlier answer is missing.
+/// Which READ and atomic responses have been placed while an earlier answer is missing.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     /// The PSN of the first entry.
@@ -13,8 +13,8 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Follows `una`: what is before it is forgotten. There are no entries ahead of the packets that were
-    /// sent, so their number is bounded by the window.
+    /// Advances to `una` and discards what is before it. Entries never extend past the packets that were sent, so the
+    /// window bounds their number.
     pub(super) fn advance(&mut self, una: Psn) {
         // `una` only moves forward while anything is placed.
         let passed = una.distance_from(self.first) as usize;
@@ -22,18 +22,18 @@ impl Arrivals {
         self.first = una;
     }
 
-    /// Notes that the `packets` responses from `psn` on, which is not before `una`, are placed.
+    /// Records that `packets` responses from `psn` on have been placed. `psn` must not be before `una`.
     pub(super) fn insert(&mut self, psn: Psn, packets: u32) {
         let begin = psn.distance_from(self.first) as usize;
         let end = begin + packets as usize;
         if end > self.placed.len() {
-            // The gap in front of them stays open, to be requested again.
+            // The gap in front stays open, and will be requested again.
             self.placed.resize(end, false);
         }
         self.placed.range_mut(begin..end).for_each(|at| *at = true);
     }
 
-    /// How many responses are placed from `una` on, without a gap.
+    /// Returns the number of consecutive placed responses from `una` on.
     pub(super) fn placed(&self) -> u32 {
         self.placed.iter().take_while(|placed| **placed).count() as u32
     }
@@ -44,7 +44,7 @@ impl Arrivals {
         self.placed.get(at).copied().unwrap_or_default()
     }
 
-    /// Forgets all of them.
+    /// Discards all entries.
     pub(super) fn clear(&mut self) {
         self.placed.clear();
     }

@@ -1,14 +1,13 @@
-//! The requester: the send queue, transmission and retransmission.
+//! The requester: send queue, transmission and retransmission.
 //!
-//! Three PSNs describe the state of a go-back-N sender. All packets before `una` are acknowledged.
-//! All packets before `next` were sent since the last rewind, and all before `highest` were sent
-//! at least once. A rewind sets `next = una`. `una` is a PSN of the first request of the send
-//! queue, or no packet is outstanding.
+//! Three PSNs describe the go-back-N state. All packets before `una` are acknowledged, all packets before `next` were
+//! sent since the last rewind, and all before `highest` were sent at least once. A rewind sets `next = una`. `una`
+//! belongs to the request at the head of the send queue, unless nothing is outstanding.
 //!
-//! The retransmission timer follows the measured round-trip time. When it expires, only the first
-//! unacknowledged packet is sent again: if acknowledgements were lost, or the peer was only slow, the
-//! answer acknowledges the others, too. The timeout of the program stays the unit of its retry count:
-//! a connection fails as late as with a timer of that length.
+//! The retransmission timer follows the measured round-trip time. When it expires, only the first unacknowledged packet
+//! is retransmitted: if merely acknowledgements were lost, or the peer was slow, the answer acknowledges the rest, too.
+//! The program's timeout remains the unit of its retry count, so a connection fails as late as with a timer of that
+//! length.
 
 mod ack;
 mod arrivals;
@@ -45,86 +44,86 @@ pub(crate) struct Requester {
     attributes: RtsAttributes,
     config: TransportConfig,
     send_queue: VecDeque<SendWqe>,
-    /// Index in the send queue of the request that the next packet belongs to.
+    /// Index in the send queue of the next packet's request.
     cursor: usize,
     una: Psn,
     next: Psn,
     highest: Psn,
-    /// The READ request packets and atomics that were ever sent and are not complete.
+    /// READ request packets and atomics that were sent at least once and are not complete.
     outstanding_reads: VecDeque<ReadPiece>,
-    /// How many of them were sent since the last rewind.
+    /// How many of `outstanding_reads` were sent since the last rewind.
     reads_sent: usize,
-    /// Number of packets since the last one that requested an acknowledgement.
+    /// Packets since the last one that requested an acknowledgement.
     since_ack_request: u32,
     /// Already rewound to `una`; further NAKs are ignored until an ACK makes progress.
     recovering: bool,
-    /// Number of retries since the last progress.
+    /// Retries since the last progress.
     retries: u32,
-    /// When the latest of them was, or `progress_at`.
+    /// When the latest retry started, or `progress_at`.
     attempt_at: Time,
-    /// By how many powers of two the retransmission timer is longer than the round-trip time suggests,
-    /// because it expired.
+    /// Number of consecutive timer expirations; each doubles the retransmission timer.
     expirations: u32,
-    /// Set while only the first unacknowledged packet was sent again, because the timer expired.
+    /// Set while only the first unacknowledged packet has been retransmitted, after the timer expired.
     probe: Option<Probe>,
     /// When `una` last advanced, or when the first outstanding packet was sent.
     progress_at: Time,
-    /// PSN at which the latest retransmission began; a repeated READ request starts here.
+    /// The PSN at which the latest retransmission started; a repeated READ request starts here.
     restarted_at: Option<Psn>,
     rnr_retries_left: Option<u8>,
     retransmit_at: Option<Time>,
     rnr_wait_until: Option<Time>,
-    /// When the next packet may be sent, while the pacing keeps one back.
+    /// When the pacing allows the next packet, while it holds one back.
     paced_until: Option<Time>,
-    /// A packet whose acknowledgement shows the round-trip time, and when it was sent.
+    /// The packet whose acknowledgement yields the round-trip time, and when it was sent.
     timed: Option<(Psn, Time)>,
     round_trip: RoundTrip,
     congestion: Congestion,
     pub(crate) recovery: LossRecovery,
-    /// The peer runs this crate: it takes [filled](crate::wire::Bth::filled) packets, soon acknowledges
-    /// messages that do not request it, and takes [`ATOMICS_OF_OWN_KIND`](crate::attributes::ATOMICS_OF_OWN_KIND).
+    /// The peer runs this crate: it accepts [filled](crate::wire::Bth::filled) packets, promptly acknowledges messages
+    /// that do not request it, and accepts [`ATOMICS_OF_OWN_KIND`](crate::attributes::ATOMICS_OF_OWN_KIND) outstanding
+    /// atomics.
     is_of_own_kind: bool,
-    /// The PSN after the last packet that refers to its payload and is not acknowledged. The peer keeps none of them
-    /// after a gap.
+    /// The PSN after the last unacknowledged packet that refers to its payload. After a gap the peer keeps no such
+    /// packet.
     merged_until: Option<Psn>,
-    /// With [`LossRecovery::Selective`], what is to be sent again.
+    /// Packets to retransmit, with [`LossRecovery::Selective`].
     missing: Missing,
-    /// Likewise, the responses that are placed after a missing one.
+    /// Responses placed beyond a gap, with [`LossRecovery::Selective`].
     arrivals: Arrivals,
-    /// All requests before it were executed by the peer, or it is `una`.
+    /// The peer has executed all requests before this PSN; at least `una`.
     executed: Psn,
-    /// All PSNs before it were looked at for missing responses, or it is `una`.
+    /// All PSNs before this one were checked for missing responses; at least `una`.
     examined: Psn,
-    /// No request is begun.
+    /// No further request is started.
     draining: bool,
-    /// The peer has ended, and answers nothing.
+    /// The peer's process has ended and will not answer.
     peer_has_ended: bool,
     pub(crate) statistics: Statistics,
 }
 
-/// Where transmission goes on if the packets after a probe were not lost.
+/// Where transmission resumes if the packets after a probe turn out not to be lost.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
-    /// The packet that was sent again.
+    /// The retransmitted packet.
     psn: Psn,
     next: Psn,
     cursor: usize,
     reads_sent: usize,
 }
 
-/// The PSNs of the responses to one READ request packet, or of an atomic.
+/// The PSNs of the responses to one READ request packet, or the PSN of an atomic.
 #[derive(Clone, Copy, Debug)]
 struct ReadPiece {
     first: Psn,
     last: Psn,
-    /// A part of it was requested again: responses may begin and end with any of its packets.
+    /// Part of it was requested again, so responses may start and end at any of its packets.
     repeated: bool,
 }
 
 impl Requester {
     pub(crate) fn new(qpn: Qpn, config: TransportConfig) -> Self {
-        // With a window of one packet each would wait for a round trip. 2^16 is far below half of
-        // the PSN space: from there on a new packet looks like a duplicate (IBTA 9.7.2).
+        // With a window of one, every packet would wait for a round trip. 2^16 is far below half of the PSN space,
+        // beyond which a new packet looks like a duplicate (IBTA 9.7.2).
         let window = config.window.clamp(2, 1 << 16);
         let max_window = config.max_window.clamp(window, 1 << 16);
         let attributes = RtsAttributes {
@@ -140,8 +139,7 @@ impl Requester {
             config: TransportConfig {
                 window,
                 max_window,
-                // A request for more responses than the window has would wait until nothing else is
-                // outstanding.
+                // A request for more responses than fit the window would wait until nothing else is outstanding.
                 read_packets: config.read_packets.clamp(1, window),
                 ..config
             },
@@ -191,55 +189,55 @@ impl Requester {
         self.arrivals.advance(attributes.sq_psn);
     }
 
-    /// Changes how often and when packets are sent again, and how many READs may be outstanding.
+    /// Updates retransmission parameters and the limit of outstanding READs.
     pub(crate) fn set_attributes(&mut self, attributes: &RtsAttributes, reliability: Reliability) {
         self.attributes = *attributes;
         if reliability == Reliability::Unreliable {
-            // READs and atomics need a response.
+            // READs and atomics need a response, which this service lacks.
             self.attributes.max_rd_atomic = 0;
         }
         self.rnr_retries_left = attributes.rnr_retry.times();
     }
 
-    /// The payloads of long messages are in packets from here on.
+    /// Switches to carrying payloads of long messages in packets.
     pub(crate) fn send_by_network(&mut self) {
         self.congestion.follow(Payloads::Carried);
     }
 
-    /// Begins no request from here on.
+    /// Stops starting requests.
     pub(crate) fn drain(&mut self) {
         self.draining = true;
     }
 
-    /// Fails what is not acknowledged, and each later request: the peer has ended.
+    /// Fails unacknowledged and later requests: the peer has ended.
     pub(crate) fn end_peer(&mut self) {
         self.peer_has_ended = true;
     }
 
-    /// Begins requests again.
+    /// Starts requests again, after [`Requester::drain`].
     pub(crate) fn resume(&mut self) {
         self.draining = false;
     }
 
-    /// Returns whether every request that was begun is complete.
+    /// Returns whether every started request is complete.
     pub(crate) fn is_drained(&self) -> bool {
         let first = self.send_queue.front();
         first.is_none_or(|wqe| wqe.first.is_none())
     }
 
-    /// How many more requests the queue takes.
+    /// Returns how many more requests the queue can take.
     pub(crate) fn room(&self, caps: &Capabilities) -> u32 {
-        // At most as many as fit were posted.
+        // Posting is refused when the queue is full, so this does not saturate.
         caps.max_send_wr
             .saturating_sub(self.send_queue.len() as u32)
     }
 
-    /// Whether READs and atomics may be posted.
+    /// Returns whether READs and atomics may be posted.
     pub(crate) const fn takes_reads(&self) -> bool {
         self.attributes.max_rd_atomic > 0
     }
 
-    /// Checks and queues a request.
+    /// Validates and queues a request.
     pub(crate) fn post(
         &mut self,
         request: &SendRequest<'_>,
@@ -257,13 +255,13 @@ impl Requester {
         Ok(())
     }
 
-    /// Takes back the requests that were posted last, before anything of them was sent.
+    /// Withdraws the `count` requests posted last, of which nothing has been sent.
     pub(crate) fn withdraw(&mut self, count: usize) {
         let left = self.send_queue.len().saturating_sub(count);
         self.send_queue.truncate(left);
     }
 
-    /// Checks a request that is posted in ERR, and completes it as flushed.
+    /// Validates a request posted in ERR, and completes it as flushed.
     pub(crate) fn post_flushed(
         &self,
         request: &SendRequest<'_>,
@@ -271,7 +269,7 @@ impl Requester {
         mtu: Mtu,
         notifications: &mut Notifications,
     ) -> Result<(), PostError> {
-        // An invalid request is refused in ERR as it is in RTS.
+        // An invalid request is refused in ERR just as in RTS.
         let wqe = SendWqe::new(request, caps, mtu)?;
         notifications
             .completions
@@ -279,7 +277,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Lets the request that was posted last name the peer's shared receive queue. In ERR it is complete.
+    /// Sets the peer's shared receive queue for the request posted last. In ERR that request has already completed.
     pub(crate) fn name_receives(&mut self, receives: XrcSrqn) {
         if let Some(last) = self.send_queue.back_mut() {
             last.receives = receives;
@@ -304,22 +302,21 @@ impl Requester {
         self.paced_until = None;
     }
 
-    /// Returns whether packets were sent that are not acknowledged.
+    /// Returns whether any packet sent since the last rewind is unacknowledged.
     pub(crate) fn has_outstanding(&self) -> bool {
         self.next != self.una
     }
 
-    /// Returns whether a packet may be sent now or later without a call of the program. If not, a
-    /// poll does nothing.
+    /// Returns whether a packet may become due without a further call by the program. If not, polling does nothing.
     pub(crate) fn has_unsent(&self) -> bool {
         self.cursor < self.send_queue.len()
             || !self.missing.is_empty()
-            // A poll fails these, although it sends nothing.
+            // Polling fails these requests, although it sends nothing.
             || self.peer_has_ended && !self.send_queue.is_empty()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        // No packet is outstanding during the wait after an RNR NAK.
+        // Nothing is outstanding during the wait after an RNR NAK.
         let timers = [self.retransmit_at, self.paced_until];
         let next = timers.into_iter().flatten().min();
         self.rnr_wait_until.or(next)
@@ -343,14 +340,14 @@ impl Requester {
         Ok(())
     }
 
-    /// Sends the first unacknowledged packet again because the retransmission timer has expired.
+    /// Retransmits the first unacknowledged packet after the timer expired.
     fn expire(
         &mut self,
         now: Time,
         notifications: &mut Notifications,
     ) -> Result<(), ConnectionFailed> {
-        // The timeout of the program is the unit of its retry count. The measured timer is shorter:
-        // it expires several times in one attempt.
+        // The program's timeout is the unit of its retry count. The measured timer is shorter, and expires several
+        // times per attempt.
         let attempt_ends = self.attributes.timeout.duration();
         if attempt_ends.is_some_and(|wait| now >= self.attempt_at + wait) {
             self.count_retry(now, notifications)?;
@@ -363,24 +360,23 @@ impl Requester {
             return Ok(());
         }
         self.statistics.retransmissions += 1;
-        // While a probe is outstanding, transmission still goes on where it stopped before the
-        // first one.
+        // While a probe is outstanding, the resume point remains the one before the first probe.
         let probe = self.probe.unwrap_or(Probe {
             psn: self.una,
             next: self.next,
             cursor: self.cursor,
             reads_sent: self.reads_sent,
         });
-        // Only the packet that is sent again may be acknowledged for either of its transmissions.
+        // Only the probe itself may be acknowledged for either of two transmissions.
         let timed = self.timed.filter(|(psn, _)| *psn != self.una);
         self.rewind();
-        // After `rewind`, which forgets both.
+        // Set after `rewind`, which resets both.
         self.timed = timed;
         self.probe = Some(probe);
         Ok(())
     }
 
-    /// How a packet that is lost now is recovered: packets after it that refer to their payload are lost, too.
+    /// Returns how a packet lost now is recovered. Later packets that refer to their payload are lost with it.
     fn recovery_now(&self) -> LossRecovery {
         match self.merged_until {
             Some(_) => LossRecovery::GoBackN,
@@ -388,7 +384,7 @@ impl Requester {
         }
     }
 
-    /// Rewinds to `una` because the peer missed a packet, or a response is missing.
+    /// Rewinds to `una`, because the peer misses a packet or a response is missing.
     fn retry(
         &mut self,
         now: Time,
@@ -403,7 +399,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Counts a retry, or fails the first request when the retry limit is reached.
+    /// Counts a retry. Fails the request at the head once the retry limit is reached.
     fn count_retry(
         &mut self,
         now: Time,
@@ -421,7 +417,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Returns whether the time without progress is over.
+    /// Returns whether the time allowed without progress is over.
     fn is_out_of_time(&self, now: Time) -> bool {
         match self.attributes.retry_limit {
             RetryLimit::Count(_) => false,
@@ -429,28 +425,26 @@ impl Requester {
         }
     }
 
-    /// When to retransmit a packet that is sent at `now`. `None` means never.
+    /// Returns when to retransmit a packet sent at `now`; `None` means never.
     fn retransmit_time(&self, now: Time) -> Option<Time> {
-        // Exponent 0: the program wants no timer, so nothing is sent again without an answer
-        // (IBTA 9.7.6.1.3).
+        // Exponent 0 disables the timer: nothing is retransmitted without an answer (IBTA 9.7.6.1.3).
         let wait = self.attributes.timeout.duration()?;
         let measured = self.round_trip.timeout();
-        // A measured time longer than the timeout of the program does not count: it must fail as
-        // early as the program expects.
+        // Capped at the program's timeout, so that the connection fails as early as the program expects.
         let first = measured.map_or(wait, |measured| measured.min(wait));
-        // The timer doubles with each expiration (RFC 6298, 5.5). Beyond 2^16 every limit below is
-        // reached, and the shift cannot overflow.
+        // The timer doubles with each expiration (RFC 6298, 5.5). 2^16 exceeds every limit below, and the shift cannot
+        // overflow.
         let backoff = first.saturating_mul(1 << self.expirations.min(16));
         let at = match self.attributes.retry_limit {
-            // Not after the end of the attempt, when a retry counts.
+            // No later than the end of the attempt, when a retry is counted.
             RetryLimit::Count(_) => (now + backoff.min(wait)).min(self.attempt_at + wait),
             RetryLimit::NoProgressFor(limit) => {
                 let longest = wait.max(RetryLimit::MAX_BACKOFF);
-                // Not after the end of the time without progress, when the connection fails.
+                // No later than the end of the time without progress, when the connection fails.
                 (now + backoff.min(longest)).min(self.progress_at + limit)
             }
         };
-        // The limits above may be over: the timer expires at once.
+        // These limits may lie in the past: the timer then expires at once.
         Some(at.max(now))
     }
 
@@ -461,16 +455,16 @@ impl Requester {
         self.reads_sent = 0;
         self.since_ack_request = 0;
         self.recovering = true;
-        // Everything from `una` on is sent again in any case.
+        // Everything from `una` on is retransmitted anyway.
         self.missing.clear();
         self.examined = self.una;
         self.probe = None;
-        // An acknowledgement of a packet that was sent twice may answer either.
+        // The acknowledgement of a packet sent twice may answer either transmission.
         self.timed = None;
         self.retransmit_at = None;
     }
 
-    /// Completes the first request of the send queue with an error.
+    /// Completes the request at the head of the send queue with an error.
     fn fail(
         &mut self,
         status: WcStatus,

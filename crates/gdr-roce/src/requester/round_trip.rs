@@ -1,76 +1,75 @@
-//! Estimates of the round-trip time.
+//! Round-trip time estimation.
 
 use std::time::Duration;
 
 use crate::timer::{Time, nanoseconds};
 
-/// The shortest retransmission timeout: longer than a busy peer usually takes to be scheduled. A
-/// timeout that was not needed costs one packet.
+/// The shortest retransmission timeout: longer than a busy peer usually takes to be scheduled. A spurious timeout costs
+/// one packet.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// A jitter that short queues of links cannot cause, but hosts can, whose threads wait milliseconds for a
-/// CPU or a timer.
+/// A jitter too large for short link queues, but typical of hosts, whose threads may wait milliseconds for a CPU or
+/// timer.
 const HOST_JITTER: Duration = Duration::from_micros(500);
 
-/// For how long the shortest round trip counts, at least; a route may become longer.
+/// How long a minimum counts, at least; routes may become longer.
 const MINIMUM_AGE: Duration = Duration::from_secs(5);
 
 /// The round-trip time of a connection, as in RFC 6298.
 ///
-/// All times are in nanoseconds: a short message waits for this arithmetic, and [`Duration`]'s takes
+/// All times are in nanoseconds: this arithmetic is in the latency path of short messages, and [`Duration`]'s takes
 /// several times as many instructions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoundTrip {
     smoothed: Option<u64>,
     variation: u64,
     latest: u64,
-    /// The one measured before it.
+    /// The measurement before `latest`.
     previous: u64,
-    /// The mean difference of one and the next, from those that became shorter: a queue that fills makes
-    /// them only longer.
+    /// Mean difference between consecutive measurements, from those that decreased: a filling queue only causes
+    /// increases.
     jitter: u64,
-    /// The shortest one of the connection.
+    /// The minimum over the connection's lifetime.
     shortest: Option<u64>,
-    /// The shortest one since `minimum_since`, and the shortest of the period before.
+    /// The minimum since `minimum_since`, and of the period before it.
     minimum: Option<u64>,
     earlier_minimum: Option<u64>,
     minimum_since: Time,
 }
 
-/// The mean with one part in `2^shift` replaced by `new`.
+/// Returns the moving average with weight `2^-shift` for `new`.
 const fn mean(old: u64, new: u64, shift: u32) -> u64 {
     old - (old >> shift) + (new >> shift)
 }
 
-/// The shorter one of what is known and a new one.
+/// Returns the shorter of the known value, if any, and a new one.
 fn shorter(known: Option<u64>, new: u64) -> Option<u64> {
     Some(known.map_or(new, |known| known.min(new)))
 }
 
 impl RoundTrip {
-    /// Takes the measured time from a packet that was sent once to its acknowledgement at `now`.
+    /// Adds the measurement of a packet sent only once and acknowledged at `now`.
     pub(super) fn sample(&mut self, now: Time, measured: Duration) {
         let measured = nanoseconds(measured);
         self.previous = std::mem::replace(&mut self.latest, measured);
-        // A round trip becomes as often longer as shorter.
+        // Round trips decrease as often as they increase, hence the factor two.
         let difference = self.previous.saturating_sub(measured).saturating_mul(2);
         self.jitter = mean(self.jitter, difference, 3);
         self.shortest = shorter(self.shortest, measured);
         match self.smoothed {
             None => {
                 self.smoothed = Some(measured);
-                // RFC 6298, 2.2: there is no second measurement to differ from.
+                // RFC 6298, 2.2: there is no second measurement yet.
                 self.variation = measured / 2;
             }
             Some(smoothed) => {
-                // Before the mean changes: the variation is the distance from the old one
-                // (RFC 6298, 2.3).
+                // Before the mean is updated: the variation is relative to the old one (RFC 6298, 2.3).
                 self.variation = mean(self.variation, smoothed.abs_diff(measured), 2);
                 self.smoothed = Some(mean(smoothed, measured, 3));
             }
         }
-        // Two periods, so that there is always a minimum: the old one counts until the new one is
-        // as old.
+        // Two periods, so that there always is a minimum: the old one counts until the new one has covered as much
+        // time.
         if now.saturating_since(self.minimum_since) >= MINIMUM_AGE {
             self.earlier_minimum = self.minimum.take();
             self.minimum_since = now;
@@ -78,11 +77,10 @@ impl RoundTrip {
         self.minimum = shorter(self.minimum, measured);
     }
 
-    /// Takes the time from the latest transmission of a packet that was sent more than once, if none was
-    /// measured; returns whether it did. The answer may be to an earlier transmission, so it does not count
-    /// as a minimum.
+    /// Uses the time since the latest transmission of a retransmitted packet, unless a round trip was measured; returns
+    /// whether it did. The answer may be to an earlier transmission, so it never counts as a minimum.
     pub(super) fn guess(&mut self, time: Duration) -> bool {
-        // The guess never replaces a measurement (Karn's algorithm, RFC 6298, 3).
+        // A guess never replaces a measurement (Karn's algorithm, RFC 6298, 3).
         let unknown = self.smoothed.is_none();
         if unknown {
             let time = nanoseconds(time);
@@ -92,66 +90,63 @@ impl RoundTrip {
         unknown
     }
 
-    /// The one that was measured last.
+    /// Returns the latest measurement.
     pub(super) const fn latest(&self) -> Duration {
         Duration::from_nanos(self.latest)
     }
 
-    /// The smoothed round-trip time, once one was measured.
+    /// Returns the smoothed round-trip time; `None` until there is a measurement.
     pub(super) fn smoothed(&self) -> Option<Duration> {
         self.smoothed.map(Duration::from_nanos)
     }
 
-    /// The shortest recent round trip, as a packet takes it that waited in no queue.
+    /// Returns the recent minimum: the round trip of a packet that waited in no queue.
     pub(super) fn minimum(&self) -> Option<Duration> {
         let both = [self.minimum, self.earlier_minimum];
         both.into_iter().flatten().min().map(Duration::from_nanos)
     }
 
-    /// How long the latest packet waited in queues.
+    /// Returns how long the latest packet was queued.
     pub(super) fn queueing(&self) -> Duration {
         let minimum = self.minimum().unwrap_or_default();
         Duration::from_nanos(self.latest).saturating_sub(minimum)
     }
 
-    /// How long each of the two latest packets waited in queues. A host that had no CPU for a while delays
-    /// one of them, and a full queue both.
+    /// Returns how long both of the two latest packets were queued, at least. A host without a CPU delays one of them;
+    /// a full queue delays both.
     pub(super) fn standing_queueing(&self) -> Duration {
         let minimum = self.minimum().unwrap_or_default();
         Duration::from_nanos(self.latest.min(self.previous)).saturating_sub(minimum)
     }
 
-    /// The mean deviation of the round-trip time.
+    /// Returns the mean deviation of the round-trip time.
     pub(super) const fn variation(&self) -> Duration {
         Duration::from_nanos(self.variation)
     }
 
-    /// By how much a round trip differs from the next one, if that is much of its length: hosts, and not
-    /// queues, cause most of it.
+    /// Returns the jitter, if it is a large part of the round trip: then hosts rather than queues cause most of it.
     pub(super) fn jitter(&self) -> Option<Duration> {
         let much = nanoseconds(HOST_JITTER).max(self.smoothed? / 4);
         (self.jitter >= much).then_some(Duration::from_nanos(self.jitter))
     }
 
-    /// The shortest round trip of the connection. Unlike [`Self::minimum`], it does not rise if the
-    /// connection's own packets fill a queue for long.
+    /// Returns the minimum over the connection's lifetime. Unlike [`Self::minimum`] it does not rise while the
+    /// connection's own packets keep a queue filled.
     pub(super) fn shortest(&self) -> Option<Duration> {
         self.shortest.map(Duration::from_nanos)
     }
 
-    /// Returns whether packets hardly wait in queues.
+    /// Returns whether packets are hardly queued at all.
     pub(super) fn has_empty_queues(&self) -> bool {
-        // A guess may be shorter than every round trip that was measured, so the difference may be
-        // below 0.
+        // A guess may be below every measurement, so the difference could be negative.
         let shortest = self.shortest.unwrap_or_default();
         self.smoothed
             .is_some_and(|smoothed| smoothed - shortest.min(smoothed) <= shortest / 4)
     }
 
-    /// How long to wait for an acknowledgement, once a round trip was measured.
+    /// Returns how long to wait for an acknowledgement; `None` until there is a measurement.
     pub(super) fn timeout(&self) -> Option<Duration> {
-        // RFC 6298, 2.3. The least of 2.4, one second, would exceed the timeouts that verbs
-        // programs set.
+        // RFC 6298, 2.3. The minimum in 2.4, one second, would exceed the timeouts that verbs programs set.
         let margin = self.variation.saturating_mul(4);
         let margin = margin.max(nanoseconds(SHORTEST_TIMEOUT));
         Some(Duration::from_nanos(self.smoothed?.saturating_add(margin)))
@@ -171,7 +166,7 @@ mod tests {
         let mut round_trip = RoundTrip::default();
         assert_eq!(round_trip.timeout(), None);
         round_trip.sample(Time::EPOCH, millis(100));
-        // RFC 6298, 2.2: the variation begins with half of the first measurement.
+        // RFC 6298, 2.2: the variation starts at half of the first measurement.
         assert_eq!(round_trip.timeout(), Some(millis(300)));
         for _ in 0..100 {
             round_trip.sample(Time::EPOCH, millis(10));

@@ -1,4 +1,4 @@
-//! Selective retransmission: only the packets that the peer misses are sent again.
+//! Selective retransmission: only the packets that the peer misses are retransmitted.
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,12 @@ use crate::memory::Memory;
 use crate::psn::{PSN_WINDOW, Psn};
 use crate::timer::Time;
 
-/// The packets that the peer misses.
+/// Packets that the peer reported as missing.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
-    /// Those to be sent again.
+    /// Waiting for retransmission.
     queue: VecDeque<Psn>,
-    /// Those that were sent again, and when.
+    /// Retransmitted, with the time of the retransmission.
     resent: VecDeque<(Psn, Time)>,
 }
 
@@ -23,9 +23,9 @@ impl Missing {
         self.resent.clear();
     }
 
-    /// Forgets the `packets` from `first` on, which are acknowledged.
+    /// Removes the `packets` packets from `first` on, which have been acknowledged.
     pub(super) fn acknowledge(&mut self, first: Psn, packets: u32) {
-        // Without a loss, which is the usual case, an acknowledgement costs two comparisons.
+        // In the common case without losses, this is two comparisons.
         if !self.queue.is_empty() || !self.resent.is_empty() {
             self.queue.retain(|psn| psn.distance_from(first) >= packets);
             self.resent
@@ -33,28 +33,28 @@ impl Missing {
         }
     }
 
-    /// Returns whether nothing is to be sent again.
+    /// Returns whether nothing waits for retransmission.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// When the packet at `psn` was last sent again.
+    /// Returns when the packet at `psn` was last retransmitted.
     pub(super) fn resent_at(&self, psn: Psn) -> Option<Time> {
         let same = self.resent.iter().find(|(sent, _)| *sent == psn);
         same.map(|(_, at)| *at)
     }
 
-    /// Returns whether a packet that was sent again is not acknowledged.
+    /// Returns whether any retransmitted packet is unacknowledged.
     pub(super) fn is_under_way(&self) -> bool {
         !self.resent.is_empty()
     }
 }
 
 impl Requester {
-    /// Sends the packet at `psn` again, because the peer misses it. A packet that was sent again less
-    /// than a round trip ago may still be under way.
+    /// Queues the packet at `psn` for retransmission, because the peer misses it. Does nothing if it was retransmitted
+    /// less than a round trip ago, as that copy may still be in flight.
     pub(super) fn resend(&mut self, now: Time, psn: Psn) {
-        // It was acknowledged since, or a rewind sends it again in any case.
+        // Acknowledged since, or about to be retransmitted after a rewind anyway.
         if psn.distance_from(self.una) >= self.next.distance_from(self.una) {
             return;
         }
@@ -63,15 +63,15 @@ impl Requester {
         }
     }
 
-    /// Sends the first unacknowledged packet again if the peer missed it before: an acknowledgement up to
-    /// it shows that its repetition is lost, too.
+    /// Retransmits the first unacknowledged packet if it was retransmitted before: an acknowledgement just up to it
+    /// shows that the retransmission was lost, too.
     pub(super) fn resend_next(&mut self, now: Time) {
         if self.missing.resent_at(self.una).is_some() {
             self.resend(now, self.una);
         }
     }
 
-    /// Like [`Requester::resend`], for a packet that is not the rest of a READ.
+    /// Like [`Requester::resend`], without moving `psn` to the first missing packet of its READ.
     fn resend_at(&mut self, now: Time, psn: Psn) {
         let smoothed = self.round_trip.smoothed().unwrap_or_default();
         let resent = self
@@ -80,17 +80,16 @@ impl Requester {
             .iter()
             .position(|(sent, _)| *sent == psn);
         if let Some(index) = resent {
-            // The answer to a repetition takes a round trip: an earlier report was sent before the
-            // peer had it.
+            // A retransmission is answered after a round trip: an earlier report was sent before the peer had it.
             let on_its_way = |(_, at): &(Psn, Time)| now.saturating_since(*at) < smoothed;
             if self.missing.resent.get(index).is_some_and(on_its_way) {
                 return;
             }
             self.missing.resent.remove(index);
         }
-        // What comes after a gap is acknowledged when the gap is closed, not after a round trip.
+        // Packets beyond a gap are acknowledged when the gap closes, not after a round trip.
         self.timed = None;
-        // A packet that is queued counted as lost when it was queued.
+        // A queued packet already counted as lost when it was queued.
         if self.queue_missing(psn) {
             let outstanding = self.next.distance_from(self.una);
             self.congestion
@@ -98,7 +97,7 @@ impl Requester {
         }
     }
 
-    /// Queues the packet at `psn` to be sent again; returns whether it was not queued yet.
+    /// Queues the packet at `psn` for retransmission. Returns whether it was not queued yet.
     fn queue_missing(&mut self, psn: Psn) -> bool {
         let new = !self.missing.queue.contains(&psn);
         if new {
@@ -108,29 +107,27 @@ impl Requester {
         new
     }
 
-    /// Sends the first unacknowledged packet and the last one again: if the peer has the last one, it
-    /// reports every other one that it misses.
+    /// Retransmits the first and the last unacknowledged packet. If the peer has the last one, it reports every other
+    /// packet that it misses.
     pub(super) fn resend_ends(&mut self, now: Time) {
-        // As the tail loss probe of RFC 8985, 7: a lost last packet leaves no gap that the peer
-        // would report.
+        // Like RFC 8985's tail loss probe (7): losing the last packet leaves no gap for the peer to report.
         for psn in [self.una, self.next.wrapping_sub(1)] {
             let Some(psn) = self.first_of_request(psn) else {
                 continue;
             };
-            // The timer has expired, so its repetition is lost, too, however late that was sent.
+            // The timer has expired, so the retransmission is lost as well, however recent.
             self.missing.resent.retain(|(sent, _)| *sent != psn);
             self.queue_missing(psn);
         }
         self.retransmit_at = self.retransmit_time(now);
     }
 
-    /// Requests the responses again that are missing before `to`, because the peer has answered a
-    /// packet after them.
+    /// Requests again the responses missing before `to`, because the peer has answered a packet after them.
     pub(super) fn request_missing(&mut self, now: Time, to: Psn) {
         let ahead = to.distance_from(self.una);
         let examined = self.examined.distance_from(self.una);
         if ahead > examined {
-            // By index, because `resend_at` borrows all of the requester.
+            // By index, because `resend_at` borrows the whole requester.
             for at in 0..self.outstanding_reads.len() {
                 let Some(piece) = self.outstanding_reads.get(at).copied() else {
                     break;
@@ -139,29 +136,28 @@ impl Requester {
                 let ends = (self.ahead_of_una(piece.last) + 1).min(ahead);
                 let missing = (begins..ends)
                     .map(|ahead| self.una.wrapping_add(ahead))
-                    // Only the first gap of each piece: when it is closed, the next one blocks
-                    // `una`, and is requested then.
+                    // Only the first gap of each piece: once it closes, the next one blocks `una` and is requested
+                    // then.
                     .find(|psn| !self.arrivals.contains(*psn));
                 if let Some(psn) = missing {
                     self.resend_at(now, psn);
                 }
             }
-            // Each PSN is examined once. Otherwise each packet after a late response would request
-            // it again.
+            // Each PSN is examined once; otherwise every packet after a late response would request it again.
             self.examined = to;
         }
-        // Its repetition may be lost, too.
+        // The retransmission may be lost, too.
         self.resend(now, self.una);
     }
 
-    /// The distance of a PSN from `una`, or 0 if it is before it.
+    /// Returns the distance of `psn` from `una`; 0 if it is before `una`.
     fn ahead_of_una(&self, psn: Psn) -> u32 {
         let ahead = psn.distance_from(self.una);
         if ahead < PSN_WINDOW { ahead } else { 0 }
     }
 
-    /// The packet whose repetition answers `psn`: for a READ, its request, or a request for the first
-    /// response that is missing. `None` if none is.
+    /// Returns the PSN to retransmit to get `psn` answered. For a READ, that is the first missing response, from which
+    /// the READ is requested again; `None` if none is missing.
     fn first_of_request(&self, psn: Psn) -> Option<Psn> {
         let Some(piece) = self.piece_of(psn) else {
             return Some(psn);
@@ -172,20 +168,18 @@ impl Requester {
             .find(|psn| !self.arrivals.contains(*psn))
     }
 
-    /// Returns whether the response at `psn` may be the first of a request, and whether it may be
-    /// another.
+    /// Returns which values "is the first response of a request" may have for the response at `psn`.
     pub(super) fn may_begin(&self, psn: Psn) -> &'static [bool] {
         match self.piece_of(psn) {
             Some(piece) if piece.first == psn => &[true],
-            // After a retransmission, responses to either of the two requests may arrive.
+            // After a retransmission, responses to either request may arrive.
             Some(piece) if piece.repeated => &[true, false],
             _ if self.restarted_at == Some(psn) => &[true, false],
             _ => &[false],
         }
     }
 
-    /// Returns whether the response at `psn` may be the last of a request, and whether it may be
-    /// another.
+    /// Returns which values "is the last response of a request" may have for the response at `psn`.
     pub(super) fn may_end(&self, psn: Psn) -> &'static [bool] {
         match self.piece_of(psn) {
             Some(piece) if piece.last == psn => &[true],
@@ -194,7 +188,7 @@ impl Requester {
         }
     }
 
-    /// The READ request packet or atomic that `psn` belongs to.
+    /// Returns the READ request packet or atomic that `psn` belongs to.
     fn piece_of(&self, psn: Psn) -> Option<ReadPiece> {
         let includes = |piece: &&ReadPiece| {
             psn.distance_from(piece.first) <= piece.last.distance_from(piece.first)
@@ -202,7 +196,7 @@ impl Requester {
         self.outstanding_reads.iter().find(includes).copied()
     }
 
-    /// Takes the next packet to be sent again. A response may have arrived since it was queued.
+    /// Takes the next packet to retransmit, skipping responses that have arrived since.
     fn next_missing(&mut self) -> Option<Psn> {
         loop {
             let psn = self.missing.queue.pop_front()?;
@@ -212,7 +206,7 @@ impl Requester {
         }
     }
 
-    /// How many responses of a READ request are missing from `psn` on, up to one that is placed.
+    /// Returns how many responses of a READ request are missing from `psn` on, up to the next placed one.
     fn missing_in(&self, piece: &ReadPiece, psn: Psn) -> u32 {
         let rest = 1..=piece.last.distance_from(psn);
         let mut behind = rest.map(|packets| psn.wrapping_add(packets));
@@ -232,7 +226,7 @@ impl Requester {
         notifications: &mut Notifications,
     ) -> Result<Option<usize>, ConnectionFailed> {
         let Some(psn) = self.next_missing() else {
-            // What was queued has arrived since.
+            // Everything queued has arrived since.
             return Ok(None);
         };
         let piece = self.piece_of(psn);
@@ -248,14 +242,13 @@ impl Requester {
         let (headers, payload) = match piece {
             Some(_) => {
                 let mut headers = wqe.read_request(connection, psn, index, packets);
-                // The first transmission may be lost. So this one, too, says that it may be one of
-                // more atomics than the program permits.
+                // The first transmission may be lost. So this one, too, must declare that it may be one of more atomics
+                // than the program permits.
                 headers.bth.filled = self.is_of_own_kind && wqe.is_atomic();
                 (headers, wqe.response_request_payload())
             }
             None => {
-                // The window stands still until it is acknowledged, so the answer must not wait for
-                // other packets.
+                // The window is stuck until this is acknowledged, so the answer must not wait for further packets.
                 let ack_request = true;
                 let headers = wqe.request_packet(connection, psn, index, 1, ack_request);
                 (headers, wqe.request_payload(connection, index, 1))

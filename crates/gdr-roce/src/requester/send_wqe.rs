@@ -1,4 +1,4 @@
-//! Work queue elements of the send queue.
+//! Send queue entries.
 
 use crate::attributes::Capabilities;
 use crate::completion::{Completion, WcStatus};
@@ -10,33 +10,33 @@ use crate::payload::Payload;
 use crate::psn::Psn;
 use crate::request::{Data, Operation, SendFlags, SendRequest};
 
-/// A request on the send queue.
+/// A work request on the send queue.
 #[derive(Debug)]
 pub(super) struct SendWqe {
     pub(super) id: WrId,
     pub(super) operation: Operation,
     pub(super) flags: SendFlags,
     pub(super) payload: Payload,
-    /// Length of the message in bytes.
+    /// Message length in bytes.
     pub(super) len: u32,
-    /// The shared receive queue that a request of an extended connection names.
+    /// The peer's shared receive queue, on an extended connection.
     pub(super) receives: XrcSrqn,
-    /// Number of PSNs that the request takes; for a READ, as many as its responses.
+    /// The number of PSNs used: one per packet; for a READ, one per response.
     pub(super) packets: u32,
-    /// First PSN, from the first transmission on.
+    /// The first PSN, assigned at the first transmission.
     pub(super) first: Option<Psn>,
-    /// Set when the request cannot be sent; it fails when all requests before it are complete.
+    /// Set when the request cannot be sent; it fails once all earlier requests are complete.
     pub(super) failed: Option<WcStatus>,
 }
 
 impl SendWqe {
-    /// Checks a request and copies its inline data or segments.
+    /// Validates a request, and copies its inline data or segment list.
     pub(super) fn new(
         request: &SendRequest<'_>,
         caps: &Capabilities,
         mtu: Mtu,
     ) -> Result<Self, PostError> {
-        // Inline data is copied when it is posted, so a response would have no memory to go to.
+        // Inline data is copied when posted, so a response would have nowhere to go.
         if fills_memory(request.operation) && matches!(request.data, Data::Inline(_)) {
             return Err(PostError::InlineResponse);
         }
@@ -45,7 +45,7 @@ impl SendWqe {
             request.operation,
             Operation::Atomic { .. } | Operation::AtomicWrite { .. }
         );
-        // Atomic operations are on 64 bits (IBTA 9.4.5).
+        // Atomics operate on 64 bits (IBTA 9.4.5).
         if is_word && len != 8 {
             return Err(PostError::AtomicLength(len.into()));
         }
@@ -62,12 +62,12 @@ impl SendWqe {
         })
     }
 
-    /// Returns whether this is an atomic.
+    /// Returns whether the operation is an atomic.
     pub(super) const fn is_atomic(&self) -> bool {
         matches!(self.operation, Operation::Atomic { .. })
     }
 
-    /// Returns whether a response of its own completes the request, rather than an acknowledgement.
+    /// Returns whether a dedicated response, rather than an acknowledgement, completes the request.
     pub(super) const fn expects_response(&self) -> bool {
         fills_memory(self.operation)
             || matches!(
@@ -76,7 +76,7 @@ impl SendWqe {
             )
     }
 
-    /// Returns whether it is executed here, without a packet.
+    /// Returns whether the request is executed locally, without a packet.
     pub(super) const fn is_local(&self) -> bool {
         matches!(
             self.operation,
@@ -84,12 +84,12 @@ impl SendWqe {
         )
     }
 
-    /// Checks the local bytes: all that are sent, or that the response fills.
+    /// Checks access to all local bytes that are sent, or that the response fills.
     pub(super) fn check(&self, memory: &dyn Memory) -> Result<(), AccessError> {
         let access = if fills_memory(self.operation) {
             Access::LOCAL_WRITE
         } else {
-            // What is sent is only read, which every region permits.
+            // Sent bytes are only read, which every region permits.
             Access::empty()
         };
         self.payload.check(memory, self.len as usize, access)
@@ -117,7 +117,7 @@ impl SendWqe {
     }
 }
 
-/// Returns whether the response has data, for the segments.
+/// Returns whether the response carries data for the segments.
 const fn fills_memory(operation: Operation) -> bool {
     matches!(operation, Operation::Read { .. } | Operation::Atomic { .. })
 }

@@ -26,20 +26,19 @@ impl Requester {
         if self.peer_has_ended {
             return match self.send_queue.is_empty() {
                 true => Ok(None),
-                // The first one is enough: the failure changes the state to ERR, which flushes the
-                // others.
+                // Failing the first is enough: it moves the queue pair to ERR, which flushes the others.
                 false => self
                     .fail(WcStatus::RetryExceeded, notifications)
                     .map(|()| None),
             };
         }
-        // The peer still has no receive: it would refuse the packet, and a retry would be lost.
+        // The peer still has no receive: it would refuse the packet, wasting a retry.
         if self.rnr_wait_until.is_some_and(|until| now < until) {
             return Ok(None);
         }
         self.rnr_wait_until = None;
         self.paced_until = None;
-        // Before new packets: a gap that stays open stops the peer, and with it the window.
+        // Ahead of new packets: an open gap stalls the peer, and with it the window.
         if !self.missing.is_empty() {
             if let Some(until) = self.congestion.wait(now, &self.round_trip) {
                 self.paced_until = Some(until);
@@ -49,11 +48,10 @@ impl Requester {
         }
         let outstanding = self.next.distance_from(self.una);
         let window = match self.probe {
-            // Until an answer shows whether the other packets are lost, only the first one is sent
-            // again.
+            // Until an answer shows whether the other packets are lost, only the first is retransmitted.
             Some(_) => 1,
-            // The peer keeps what comes after a gap, and reports by it whether the gap is closed: it has
-            // some of what is not acknowledged. The pacing limits the rate.
+            // The peer keeps packets beyond a gap, so it holds some of those that are unacknowledged, and reports with
+            // them whether the gap is closed. The pacing limits the rate.
             None if self.missing.is_under_way() => {
                 self.config.max_window.min(2 * self.congestion.window())
             }
@@ -62,8 +60,8 @@ impl Requester {
         let Some(wqe) = self.send_queue.get_mut(self.cursor) else {
             return Ok(None);
         };
-        // It completes with its error after those before it. Requests are executed in order, so
-        // nothing after it is sent.
+        // It completes with its error after the requests before it. Requests execute in order, so nothing after it is
+        // sent.
         if wqe.failed.is_some() {
             return Ok(None);
         }
@@ -79,7 +77,7 @@ impl Requester {
             self.congestion.limit_by_window();
             return Ok(None);
         }
-        // After the window: a wait for the window ends by an acknowledgement, and needs no timer.
+        // Checked after the window: waiting for the window ends with an acknowledgement, and needs no timer.
         if let Some(until) = self.congestion.wait(now, &self.round_trip) {
             self.congestion.limit();
             self.paced_until = Some(until);
@@ -88,15 +86,15 @@ impl Requester {
         let first = match wqe.first {
             Some(first) => first,
             None => {
-                // A fenced request waits for the results of the READs and atomics before it.
+                // A fenced request waits for the results of earlier READs and atomics.
                 let fenced =
                     wqe.flags.contains(SendFlags::FENCE) && !self.outstanding_reads.is_empty();
-                // SQD finishes requests that were begun, and begins none (IBTA 10.3.1.5).
+                // SQD finishes requests that were started, and starts none (IBTA 10.3.1.5).
                 if fenced || self.draining {
                     return Ok(None);
                 }
-                // All of it before the first packet: a message that ends halfway would leave the
-                // peer inside it.
+                // Checks the whole message before its first packet: one that ends halfway would leave the peer inside
+                // it.
                 if wqe.check(memory).is_err() {
                     return self.cannot_send(notifications);
                 }
@@ -112,15 +110,13 @@ impl Requester {
         }
         let index = self.next.distance_from(first);
         let offset = index * connection.mtu.bytes() as u32;
-        // Not while repetitions are outstanding: what comes after a gap is acknowledged when the
-        // gap is closed, so it cannot be timed, and the peer does not keep what refers to its
-        // payload.
+        // False while retransmissions are outstanding: packets beyond a gap are acknowledged when it closes, so they
+        // cannot be timed, and the peer does not keep those that refer to their payload.
         let new = self.next == self.highest && !self.missing.is_under_way();
-        // Headers are long, so they are made where they stay.
+        // Initialized in place, as headers are large.
         let mut headers;
         let (payload, packets, by) = if wqe.expects_response() {
-            // A repeated READ request ends where the first one ended, so that the peer finds it
-            // among its latest READs.
+            // A repeated READ request ends where the original did, so that the peer finds it among its latest READs.
             let repeated = self.outstanding_reads.get(self.reads_sent);
             let packets = match repeated {
                 Some(piece) => piece.last.distance_from(self.next) + 1,
@@ -131,16 +127,14 @@ impl Requester {
                     (wqe.packets - index).min(piece)
                 }
             };
-            // With nothing outstanding no acknowledgement will make room, so the request goes in
-            // any case.
+            // With nothing outstanding no acknowledgement can make room, so the request is sent regardless.
             if outstanding > 0 && outstanding + packets > window {
                 self.congestion.limit();
                 return Ok(None);
             }
-            // The peer keeps resources for so many READs and atomics only, and refuses more.
+            // The peer has resources for only so many READs and atomics, and refuses more.
             let most = usize::from(self.attributes.max_rd_atomic);
-            // A peer of this crate keeps more results of atomics than the program permits; each has
-            // 16 bytes.
+            // A peer that runs this crate keeps more atomic results than the program permits, at 16 bytes each.
             let pipelined = self.is_of_own_kind && wqe.is_atomic();
             let most = match pipelined {
                 true => most.max(ATOMICS_OF_OWN_KIND),
@@ -164,8 +158,7 @@ impl Requester {
             (wqe.response_request_payload(), packets, PayloadBy::Copy)
         } else {
             let mtu = connection.mtu;
-            // What is sent again has a copy: the peer keeps nothing after a gap that refers to its
-            // payload.
+            // A retransmitted packet carries its payload: after a gap the peer keeps nothing that refers to it.
             let chosen = match new {
                 true => wqe
                     .payload
@@ -179,7 +172,7 @@ impl Requester {
                 0 => (PayloadBy::Copy, 1),
                 merged => (PayloadBy::Reference, merged),
             };
-            // Less is copied by the receiver itself.
+            // A shorter payload is copied by the receiver itself.
             if packets > self.config.read_packets {
                 self.congestion.follow(Payloads::Merged);
             } else if by == PayloadBy::Reference {
@@ -189,11 +182,11 @@ impl Requester {
             }
             self.since_ack_request += packets;
             let interval = self.congestion.share(self.config.ack_request_interval);
-            // The program does not see the end of a request that is not signalled.
+            // The program does not see an unsignalled request complete.
             let is_waited_for =
                 wqe.flags.contains(SendFlags::SIGNALLED) || !self.is_of_own_kind || self.draining;
-            // The last packet that the window allows must request one, or both ends would wait. So
-            // must the first one of a connection, whose round trip sets the timer.
+            // The last packet that fits the window must request one, or both ends would wait. So must the first packet
+            // of a connection, whose round trip sets the timer.
             let ack_request = self.since_ack_request >= interval
                 || index + packets == wqe.packets && is_waited_for
                 || outstanding + packets >= window
@@ -203,14 +196,14 @@ impl Requester {
             }
             headers = wqe.request_packet(connection, self.next, index, packets, ack_request);
             let payload = wqe.request_payload(connection, index, packets);
-            // Only full ones: the kernel cuts what one call sends into datagrams of one length.
+            // Only full ones: the kernel splits a segmented send into datagrams of equal length.
             if self.is_of_own_kind && payload == mtu.bytes() {
                 headers.fill();
             }
             (payload, packets, by)
         };
-        // The first packet fixes the request's PSNs, and every repetition uses the same ones: the peer
-        // knows duplicates by them.
+        // The first transmission fixes the request's PSNs for all retransmissions, as the peer recognizes duplicates by
+        // PSN.
         wqe.first = Some(first);
         let written = match by {
             PayloadBy::Reference => Ok(emit_empty(&headers, out)),
@@ -224,8 +217,8 @@ impl Requester {
         if index + packets == wqe.packets {
             self.cursor += 1;
         }
-        // Only a packet that is sent for the first time is timed: the answer to a repeated one may be to
-        // either transmission. Without a request for it, the acknowledgement may wait for a later packet.
+        // Only a first transmission is timed, as the answer to a retransmitted packet may be to either. And only if it
+        // requests an acknowledgement, which could otherwise wait for a later packet.
         if new && self.timed.is_none() && headers.bth.ack_request {
             self.timed = Some((self.next, now));
         }
@@ -234,18 +227,18 @@ impl Requester {
         if by == PayloadBy::Reference {
             self.merged_until = Some(self.next);
         }
-        // Compared by distance from `una`, since PSNs wrap around.
+        // Compared by distance from `una`, as PSNs wrap around.
         if self.next.distance_from(self.una) > self.highest.distance_from(self.una) {
             self.highest = self.next;
         }
-        // One timer for all outstanding packets: it starts when none is running (RFC 6298, 5.1).
+        // A single timer covers all outstanding packets: it starts when none is running (RFC 6298, 5.1).
         if self.retransmit_at.is_none() {
             self.retransmit_at = self.retransmit_time(now);
         }
         Ok(Some(len))
     }
 
-    /// Executes the first requests of the send queue that need no packet.
+    /// Executes requests at the head of the send queue that need no packet.
     pub(super) fn execute_local(
         &mut self,
         memory: &mut dyn Memory,
@@ -268,8 +261,8 @@ impl Requester {
         }
     }
 
-    /// Fails the request at the cursor because its segments are not registered. The requests
-    /// before it may still succeed, so it completes after them.
+    /// Fails the request at the cursor because its segments are not registered. Earlier requests may still succeed, so
+    /// it completes after them.
     fn cannot_send(
         &mut self,
         notifications: &mut Notifications,
@@ -277,7 +270,7 @@ impl Requester {
         self.cannot_send_at(self.cursor, notifications)
     }
 
-    /// Fails the request at `index` of the send queue in the same way.
+    /// Fails the request at `index` of the send queue likewise.
     pub(super) fn cannot_send_at(
         &mut self,
         index: usize,
@@ -293,7 +286,7 @@ impl Requester {
 }
 
 impl SendWqe {
-    /// Headers of packet `index` of a SEND or WRITE, or of one that stands for it and the next ones, `merged` in all.
+    /// Returns the headers of the packet of a SEND or WRITE that stands for `merged` packets from `index` on.
     pub(super) fn request_packet(
         &self,
         connection: &Connection,
@@ -320,7 +313,7 @@ impl SendWqe {
                 (Opcode::send(position, immediate.is_some()), immediate, None)
             }
             Operation::SendInvalidate { .. } => (Opcode::send_invalidate(position), None, None),
-            // Not reached: `read_request` makes these packets, or there are none.
+            // Unreachable: `read_request` builds these packets, or the operation has none.
             Operation::Read { .. }
             | Operation::Atomic { .. }
             | Operation::AtomicWrite { .. }
@@ -342,7 +335,7 @@ impl SendWqe {
         headers
     }
 
-    /// The bytes of payload of such a packet.
+    /// Returns the payload length of that packet.
     pub(super) fn request_payload(
         &self,
         connection: &Connection,
@@ -353,7 +346,7 @@ impl SendWqe {
         (self.len - index * mtu).min(merged * mtu) as usize
     }
 
-    /// The bytes of payload of such a request.
+    /// Returns the payload length of a request that is answered by a dedicated response.
     pub(super) const fn response_request_payload(&self) -> usize {
         match self.operation {
             Operation::AtomicWrite { .. } => self.len as usize,
@@ -361,7 +354,8 @@ impl SendWqe {
         }
     }
 
-    /// Headers of a request that is answered by a response of its own, for a READ for `packets` responses from `index` on.
+    /// Returns the headers of a request that is answered by a dedicated response; for a READ, it asks for `packets`
+    /// responses from `index` on.
     pub(super) fn read_request(
         &self,
         connection: &Connection,
@@ -395,7 +389,7 @@ impl SendWqe {
             Operation::Flush { remote, len, .. } => (Opcode::Flush, Some(reth(remote, len)), None),
             Operation::Read { remote } | Operation::Write { remote, .. } => {
                 let reth = Reth {
-                    // Wraps only if the range is invalid; the peer refuses such a range.
+                    // Wraps only if the range is invalid, and then the peer refuses it.
                     addr: remote.addr.wrapping_add(u64::from(index * mtu)),
                     rkey: remote.rkey,
                     dma_len: (self.len - index * mtu).min(packets * mtu),

@@ -6,8 +6,8 @@ use crate::connection::{Connection, ConnectionFailed, Notifications, emit};
 use crate::memory::Memory;
 
 impl Requester {
-    /// Writes the next request packet to `out`. A request completes with its last packet, so there is
-    /// never an outstanding one.
+    /// Writes the next request packet to `out`. A request completes when its last packet is written, so nothing is ever
+    /// outstanding.
     pub(crate) fn poll_unreliable(
         &mut self,
         connection: &Connection,
@@ -27,7 +27,7 @@ impl Requester {
         }
         let first = match wqe.first {
             Some(first) => first,
-            // A message that was begun is finished in SQD, too: the peer would drop half of one.
+            // A started message is finished even in SQD: the peer would drop half a message.
             None if self.draining => return Ok(None),
             None if wqe.check(memory).is_err() => {
                 self.fail(WcStatus::LocalProtection, notifications)?;

@@ -1,4 +1,4 @@
-//! Execution of the expected request, after the checks of the specification in its order.
+//! Execution of the expected request, with the specification's checks in its order.
 
 use super::response::{RequestKind, Response};
 use super::{MAX_DMA_LEN, Message, Nak, ReadRecord, Responder, check};
@@ -12,7 +12,7 @@ use crate::sge;
 use crate::wire::{Feth, Ieth, NakCode, Opcode, Packet, Position, Syndrome, XrcEth};
 
 impl Responder {
-    /// Executes the expected packet, or sends a NAK; returns whether it was executed. Otherwise the expected PSN does
+    /// Executes the expected packet, or queues a NAK. Returns whether it was executed; otherwise the expected PSN does
     /// not advance.
     pub(super) fn execute_expected(
         &mut self,
@@ -39,17 +39,16 @@ impl Responder {
         };
         match executed {
             Ok(()) => return true,
-            // Neither an answer nor an error: the owner passes the packet again when its bytes are
-            // copied.
+            // Neither an answer nor an error: the owner passes the packet in again once its bytes are copied.
             Err(Nak::NotYet) => {}
             Err(Nak::ReceiverNotReady) => {
-                // What follows the packet was sent before the peer knows of the NAK, and is sent
-                // again with it: one NAK is enough.
+                // One NAK is enough: what follows the packet was sent before the peer saw the NAK, and is retransmitted
+                // with it.
                 self.send_nak(Syndrome::ReceiverNotReady(self.rnr_timer));
             }
             Err(Nak::Fatal(code, status)) => {
-                // In the order of requests: the peer treats a NAK as the answer to all before it,
-                // so their responses go first.
+                // Queued behind the responses to earlier requests, because the peer treats a NAK as the answer to
+                // everything before it.
                 self.fatal_nak_queued = true;
                 self.responses
                     .push_back(Response::FatalNak { psn, code, status });
@@ -58,8 +57,8 @@ impl Responder {
         false
     }
 
-    /// Checks that a packet continues the message in progress, or begins one where there is none, and
-    /// that the queue pair permits its operation.
+    /// Checks that the packet continues the message in progress, or starts one if there is none, and that the queue
+    /// pair permits its operation.
     pub(super) fn check_sequence_and_access(&self, opcode: Opcode) -> Result<(), Nak> {
         let in_sequence = match self.message {
             Message::None => opcode.position().is_first(),
@@ -76,8 +75,7 @@ impl Responder {
             _ if opcode.is_write() => Access::REMOTE_WRITE,
             _ => Access::empty(),
         };
-        // What the queue pair does not permit is an invalid request; an access error is about a
-        // region.
+        // An operation that the queue pair does not permit is an invalid request; access errors concern regions.
         if self.access.contains(needed) {
             Ok(())
         } else {
@@ -85,7 +83,7 @@ impl Responder {
         }
     }
 
-    /// Selects the receives that a message of an extended connection names. Its first packet says it for the others.
+    /// Selects the shared receive queue of an extended connection's message, which its first packet determines.
     fn select_receives(&mut self, packet: &Packet<'_>, connection: &Connection) -> Result<(), Nak> {
         if connection.reliability != Reliability::Extended || !packet.opcode().position().is_first()
         {
@@ -108,14 +106,14 @@ impl Responder {
         let (opcode, len) = (packet.opcode(), packet.contents().len());
         let packets = packet.contents().packets(connection.mtu);
         let most = packets as usize * connection.mtu.bytes();
-        // Only the last packet of a message may be short, and none but an only one is empty: the
-        // peer counts PSNs by full packets.
+        // Only the last packet of a message may be short, and only a single-packet message may be empty: the peer
+        // counts PSNs by full packets.
         let fits = match opcode.position() {
             Position::First | Position::Middle => len == most,
             Position::Last => (1..=most).contains(&len),
             Position::Only => len <= most,
         };
-        // The expected PSN must not advance by a number that only the peer knows.
+        // Bounds how far a single packet can advance the expected PSN.
         if !fits || packets > MOST_MERGED {
             return Err(Nak::INVALID);
         }
@@ -126,19 +124,18 @@ impl Responder {
         }
     }
 
-    /// Advances the expected PSN, and acknowledges if the peer requests it or the interval is over.
+    /// Advances the expected PSN. Queues an acknowledgement if the peer requests one or the interval has elapsed.
     fn acknowledge(&mut self, packet: &Packet<'_>, connection: &Connection) {
         if packet.opcode().position().is_last() {
             self.msn = self.msn.wrapping_next();
         }
         let packets = packet.contents().packets(connection.mtu);
-        // A packet that stands for several takes as many PSNs, and its acknowledgement is for the
-        // last one.
+        // A packet that stands for several uses as many PSNs, and is acknowledged with the last one.
         let psn = self.expected_psn.wrapping_add(packets - 1);
         self.expected_psn = psn.wrapping_add(1);
         self.duplicate_ack_psn = psn;
         self.unacknowledged += packets;
-        // A peer that requests none would fill its window and wait for its timer.
+        // A peer that never requests one would fill its window and wait for its timer.
         if packet.bth().ack_request || self.unacknowledged >= self.ack_interval {
             self.unacknowledged = 0;
             self.send_ack(Syndrome::ACK, psn);
@@ -152,7 +149,7 @@ impl Responder {
         notifications: &mut Notifications,
     ) -> Result<(), Nak> {
         let invalidated = packet.invalidate().map(|Ieth(rkey)| rkey);
-        // What the peer has asked to READ by this key is sent first. It repeats the SEND meanwhile.
+        // READs through this key that are already queued are sent first; meanwhile the peer retries the SEND.
         if invalidated.is_some_and(|rkey| self.is_read_by(Key::Remote(rkey))) {
             return Err(Nak::ReceiverNotReady);
         }
@@ -165,13 +162,12 @@ impl Responder {
         };
         let payload = packet.contents();
         let end = u64::from(*placed) + payload.len() as u64;
-        // The sender's request is invalid, and the receiver's receive is too short: each side gets
-        // its own status.
+        // The sender's request is invalid while the receiver's buffer is too short, so each side gets its own status.
         if end > receive.capacity || end > MAX_DMA_LEN.into() {
             return Err(Nak::Fatal(NakCode::InvalidRequest, WcStatus::LocalLength));
         }
-        // How long the message is, only its last packet says: what it does not reach is not looked at.
-        // A packet is placed as a whole, or not at all.
+        // The message length is known only from the last packet, so segments beyond it are not checked. Each packet is
+        // placed as a whole or not at all.
         let segments = &receive.segments;
         let stored = sge::check(
             memory,
@@ -182,7 +178,7 @@ impl Responder {
         )
         .and_then(|()| sge::scatter(memory, segments, *placed, payload));
         if stored == Err(AccessError::NotYet) && packet.opcode().position().is_first() {
-            // When it is passed again, it takes the same receive.
+            // When passed in again, the packet takes the same receive.
             self.put_back();
             return Err(Nak::NotYet);
         }
@@ -227,7 +223,7 @@ impl Responder {
         }
     }
 
-    /// Places the payload of a WRITE; returns the length of the message.
+    /// Places the payload of a WRITE. Returns the length of the message.
     fn place_write(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) -> Result<u32, Nak> {
         let payload = packet.contents();
         let last = packet.opcode().position().is_last();
@@ -249,7 +245,7 @@ impl Responder {
             ),
             (_, None) => return Err(Nak::INVALID),
         };
-        // The payload lengths must add up to the DMA length of the RETH.
+        // Payload lengths must add up to the RETH's DMA length.
         let payload_len = payload.len() as u32;
         let fits = if last {
             payload_len == left
@@ -259,7 +255,7 @@ impl Responder {
         if !fits || len > MAX_DMA_LEN {
             return Err(Nak::INVALID);
         }
-        // Once, for the whole message: what the WRITE may not reach must not be written in part.
+        // Once for the whole message, so that a WRITE that goes out of bounds places nothing.
         if packet.reth().is_some() {
             check(memory, key, Extent { addr, len }, Access::REMOTE_WRITE).map_err(Nak::remote)?;
         }
@@ -276,7 +272,7 @@ impl Responder {
         } else {
             Message::Write {
                 key,
-                // The whole range was checked, so this does not overflow.
+                // In bounds: the whole range was checked.
                 addr: addr.wrapping_add(payload_len.into()),
                 left: left - payload_len,
                 len,
@@ -294,7 +290,7 @@ impl Responder {
         let Some(reth) = packet.reth() else {
             return Err(Nak::INVALID);
         };
-        // The peer was allowed fewer, and the queue of responses has no other bound.
+        // The peer exceeds the negotiated limit; nothing else bounds the queue of responses.
         if self.outstanding_reads() >= self.max_rd_atomic || reth.dma_len > MAX_DMA_LEN {
             return Err(Nak::INVALID);
         }
@@ -311,11 +307,11 @@ impl Responder {
         Ok(())
     }
 
-    /// Queues the responses to a READ, or to a request that is answered like one of no bytes.
+    /// Queues the responses to a READ, or to a request that is answered like an empty one.
     fn respond(&mut self, key: Key, extent: Extent, packets: u32) {
         self.msn = self.msn.wrapping_next();
         let psn = self.expected_psn;
-        // A peer repeats only what it has outstanding, and that is at most so many.
+        // A peer repeats only outstanding READs, and may have only so many.
         if self.reads.len() >= self.max_rd_atomic {
             self.reads.pop_front();
         }
@@ -333,11 +329,11 @@ impl Responder {
             self.msn,
             RequestKind::New,
         ));
-        // As many PSNs as responses, which use them: the next request comes after all of them.
+        // Responses use the request's PSNs, one each; the next request follows them.
         self.expected_psn = psn.wrapping_add(packets);
     }
 
-    /// Writes eight bytes at once.
+    /// Executes an atomic WRITE of eight bytes.
     fn atomic_write(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) -> Result<(), Nak> {
         let (contents, Some(reth)) = (packet.contents(), packet.reth()) else {
             return Err(Nak::INVALID);
@@ -353,7 +349,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Checks a FLUSH. What was written is visible before any response leaves, so nothing else is done.
+    /// Checks a FLUSH. Writes are visible before any response leaves, so there is nothing else to do.
     fn flush_range(&mut self, packet: &Packet<'_>, memory: &dyn Memory) -> Result<(), Nak> {
         let (Some(feth), Some(reth)) = (packet.feth(), packet.reth()) else {
             return Err(Nak::INVALID);
@@ -384,8 +380,7 @@ impl Responder {
         let Some(atomic) = packet.atomic() else {
             return Err(Nak::INVALID);
         };
-        // The bit says that the peer runs this crate, which allows more than the program
-        // sets.
+        // The bit shows that the peer runs this crate, which allows more than the program sets.
         let most = match packet.bth().filled {
             true => self.most_atomics(),
             false => self.max_rd_atomic,
@@ -409,8 +404,8 @@ impl Responder {
                 add: atomic.swap_or_add,
             }
         };
-        // Kept before it is answered: a repetition of the request must get this result, and not be
-        // executed again (IBTA 9.4.5).
+        // Recorded before it is answered: a repeated request must get this result rather than be executed again (IBTA
+        // 9.4.5).
         let original = memory.atomic(key, atomic.addr, op).map_err(Nak::remote)?;
         let psn = self.expected_psn;
         if self.atomics.len() >= self.most_atomics() {
@@ -428,7 +423,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Completes a receive with success.
+    /// Completes a receive successfully.
     fn complete_receive(
         &self,
         packet: &Packet<'_>,

@@ -1,4 +1,4 @@
-//! The responder: it executes new requests, repeats responses to duplicates, and sends NAKs.
+//! The responder: executes new requests, repeats responses to duplicates, and sends NAKs.
 
 mod execute;
 mod reassembly;
@@ -28,40 +28,40 @@ use reassembly::Reassembly;
 pub(crate) use response::Polled;
 use response::{RequestKind, Response};
 
-/// Maximum length of a message in the specification.
+/// The longest message in the specification.
 const MAX_DMA_LEN: u32 = 1 << 31;
 
-/// Maximum number of queued responses, besides those to READs and atomics up to the negotiated
-/// limit. Beyond it a response is dropped, as if the network had lost it, so that a peer that
-/// sends without receiving cannot grow the queue.
+/// The maximum number of queued responses, in addition to those to READs and atomics up to the negotiated limit. Beyond
+/// it a response is dropped as if lost in the network, so that a peer that sends without receiving cannot grow the
+/// queue.
 const MAX_QUEUED_RESPONSES: usize = 64;
 
-/// How many missing packets are reported when a packet arrives. The others are reported with the next
-/// ones, so that no packet of a peer, or in its name, brings many times as many bytes.
+/// How many missing packets one arriving packet may report. The rest are reported with later packets, which limits the
+/// amplification of a packet from the peer, or one forged in its name.
 const MOST_REPORTED: usize = 32;
 
-/// The message that is being received.
+/// The message in progress.
 #[derive(Debug)]
 enum Message {
-    /// No message: the next packet must be a first one.
+    /// No message: the next packet must start one.
     None,
     Send {
         receive: RecvWqe,
-        /// Number of bytes placed.
+        /// Bytes placed so far.
         placed: u32,
     },
     Write {
         key: Key,
         /// Address of the next byte.
         addr: u64,
-        /// Number of bytes not yet received.
+        /// Bytes not yet received.
         left: u32,
-        /// Length of the message.
+        /// Message length in bytes.
         len: u32,
     },
 }
 
-/// A READ request that was executed.
+/// An executed READ request.
 #[derive(Debug)]
 struct ReadRecord {
     psn: Psn,
@@ -71,35 +71,35 @@ struct ReadRecord {
 }
 
 impl ReadRecord {
-    /// Returns whether a request repeats this READ: it starts at one of its packets, has the same
-    /// key and the matching address, and does not extend beyond its end.
+    /// Returns whether a request repeats this READ: it starts at one of its packets, has the same key and the matching
+    /// address, and does not extend beyond its end.
     fn includes(&self, psn: Psn, key: Key, extent: Extent, mtu: Mtu) -> bool {
         let index = psn.distance_from(self.psn);
         if index >= self.packets || key != self.key {
             return false;
         }
-        // Less than the length of the READ, so this does not overflow.
+        // Cannot overflow: less than the length of the READ.
         let skipped = index * mtu.bytes() as u32;
         extent.addr == self.extent.addr.wrapping_add(skipped.into())
             && extent.len <= self.extent.len - skipped
     }
 }
 
-/// Why a request is not executed.
+/// Why a request was not executed.
 #[derive(Debug)]
 enum Nak {
-    /// No receive is posted: the peer sends the request again later.
+    /// No receive is posted: the peer retries later.
     ReceiverNotReady,
-    /// Its bytes are being copied: it is passed again.
+    /// Its bytes are still being copied; the packet is passed in again.
     NotYet,
-    /// The connection fails; the receive in use completes with the status.
+    /// The connection fails, and the receive in use completes with the status.
     Fatal(NakCode, WcStatus),
 }
 
 impl Nak {
     const INVALID: Self = Self::Fatal(NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest);
 
-    /// The error of an access to memory on behalf of the peer.
+    /// Converts an error of a memory access on behalf of the peer.
     const fn remote(error: AccessError) -> Self {
         if let AccessError::NotYet = error {
             return Self::NotYet;
@@ -115,7 +115,7 @@ impl Nak {
         }
     }
 
-    /// The error of an access to the segments of a receive.
+    /// Converts an error of an access to a receive's segments.
     const fn local(error: AccessError) -> Self {
         match error {
             AccessError::NotYet => Self::NotYet,
@@ -124,8 +124,8 @@ impl Nak {
     }
 }
 
-/// How long a message that does not request an acknowledgement waits for one. The shortest timeout of requesters is
-/// eight times as long: the thread that handles the timer may be late.
+/// How long the acknowledgement of a message that does not request one is deferred. Requesters' shortest timeout is
+/// eight times as long, because the thread that handles this timer may be late.
 const LATEST_ACK: Duration = Duration::from_micros(250);
 
 /// The responder of a queue pair.
@@ -138,32 +138,31 @@ pub(crate) struct Responder {
     ack_interval: u32,
     /// Packets ahead of the expected one, with [`LossRecovery::Selective`].
     reassembly: Option<Reassembly>,
-    /// How many packets it keeps.
+    /// The maximum number of such packets.
     max_kept: u32,
-    /// How many bytes of them.
+    /// The limit on their bytes.
     budget: PacketBudget,
-    /// Number of packets since the expected one was reported as missing.
+    /// Packets since the expected one was reported as missing.
     since_nak: u32,
     expected_psn: Psn,
-    /// PSN of the latest packet of a SEND or WRITE, with which duplicates are acknowledged.
+    /// PSN of the latest SEND or WRITE packet, used to acknowledge duplicates.
     duplicate_ack_psn: Psn,
     msn: Msn,
     receives: ReceiveQueue,
     message: Message,
-    /// A sequence error NAK or RNR NAK for `expected_psn` was sent. No other is sent before a packet
-    /// with this PSN arrives.
+    /// A sequence error NAK or RNR NAK was sent for `expected_psn`. No other is sent until that packet arrives.
     nak_sent: bool,
-    /// The latest atomics and their results, at most [`most_atomics`](Self::most_atomics).
+    /// The latest atomics with their results, at most [`most_atomics`](Self::most_atomics).
     atomics: VecDeque<(Psn, u64)>,
     /// The latest READs, at most `max_rd_atomic`; only these can be repeated.
     reads: VecDeque<ReadRecord>,
     responses: VecDeque<Response>,
-    /// A NAK that ends the connection is queued, after the responses to the requests before it.
-    /// Further packets are dropped.
+    /// A NAK that terminates the connection is queued, behind the responses to earlier requests. Further packets are
+    /// dropped.
     fatal_nak_queued: bool,
-    /// Number of packets since the last acknowledgement.
+    /// Packets since the last acknowledgement.
     unacknowledged: u32,
-    /// When they are acknowledged although none requested it.
+    /// When to acknowledge them even though none requested it.
     acknowledge_at: Option<Time>,
     pub(crate) statistics: Statistics,
     pub(crate) served: Served,
@@ -178,7 +177,7 @@ impl Responder {
             rnr_timer: RnrTimer::new(0),
             ack_interval: config.ack_interval,
             reassembly: None,
-            // No packet of a peer with the same window is too far ahead.
+            // A peer with the same window never gets further ahead.
             max_kept: config.max_window.max(config.window).clamp(2, 1 << 16),
             budget: PacketBudget::default(),
             since_nak: 0,
@@ -214,12 +213,12 @@ impl Responder {
         };
     }
 
-    /// Counts the packets that it keeps from here on against `budget`.
+    /// Sets the budget that buffered packets are charged to from now on.
     pub(crate) fn set_budget(&mut self, budget: PacketBudget) {
         self.budget = budget;
     }
 
-    /// What the packets that it keeps count against.
+    /// Returns the budget that buffered packets are charged to.
     pub(crate) const fn budget(&self) -> &PacketBudget {
         &self.budget
     }
@@ -242,7 +241,7 @@ impl Responder {
         }
     }
 
-    /// Queues an acknowledgement of the packets that did not request it, if there are any.
+    /// Queues an acknowledgement of packets that did not request one, if there are any.
     pub(crate) fn acknowledge_unrequested(&mut self) {
         self.acknowledge_at = None;
         if std::mem::take(&mut self.unacknowledged) > 0 {
@@ -256,8 +255,7 @@ impl Responder {
 
     pub(crate) fn connect(&mut self, attributes: &RtrAttributes) {
         self.expected_psn = attributes.rq_psn;
-        // A duplicate before the first request is acknowledged with the PSN before it, which no
-        // request has.
+        // A duplicate before the first request is acknowledged with the preceding PSN, which belongs to no request.
         self.duplicate_ack_psn = attributes.rq_psn.wrapping_sub(1);
         self.max_rd_atomic = attributes.max_dest_rd_atomic.into();
         self.rnr_timer = attributes.min_rnr_timer;
@@ -268,25 +266,25 @@ impl Responder {
         request: &RecvRequest<'_>,
         caps: &Capabilities,
     ) -> Result<(), PostError> {
-        // A receive that a message has taken occupies its place in the queue until it completes.
+        // A receive used by a message in progress occupies its queue entry until it completes.
         let in_use = usize::from(matches!(self.message, Message::Send { .. }));
         self.receives.post(request, in_use, caps.max_recv_wr)
     }
 
-    /// Where its receives come from.
+    /// Returns the receive queue.
     pub(crate) const fn receives(&self) -> &ReceiveQueue {
         &self.receives
     }
 
-    /// Puts the receive in use, if any, back on its queue.
+    /// Returns the receive in use, if any, to its queue.
     pub(crate) fn put_back(&mut self) {
         if let Message::Send { receive, .. } = std::mem::replace(&mut self.message, Message::None) {
             self.receives.put_back(receive);
         }
     }
 
-    /// Completes the receive in use and every receive of its own queue as flushed. Queued responses
-    /// are dropped: in ERR nothing is sent (IBTA 10.3.1.7).
+    /// Completes the receive in use, and every receive of the queue pair's own queue, as flushed. Drops queued
+    /// responses: in ERR nothing is sent (IBTA 10.3.1.7).
     pub(crate) fn flush(&mut self, notifications: &mut Notifications) {
         self.responses.clear();
         (self.unacknowledged, self.acknowledge_at) = (0, None);
@@ -329,14 +327,13 @@ impl Responder {
         if executed && self.reassembly.is_some() {
             self.execute_kept(now, psn, connection, memory, notifications);
         }
-        // Within a message more packets follow at once, and their acknowledgement includes this
-        // one.
+        // Within a message more packets follow immediately, and their acknowledgement covers this one.
         let is_owed = self.unacknowledged > 0 && matches!(self.message, Message::None);
-        // The oldest one decides: later messages must not postpone it.
+        // The oldest message sets the deadline: later ones must not postpone it.
         self.acknowledge_at = is_owed.then(|| self.acknowledge_at.unwrap_or(now + LATEST_ACK));
     }
 
-    /// Executes the packets that were kept after the one at `psn`, up to the next gap.
+    /// Executes buffered packets from the one at `psn` on, up to the next gap.
     fn execute_kept(
         &mut self,
         now: Time,
@@ -353,36 +350,35 @@ impl Responder {
             let Some(datagram) = kept.take_expected() else {
                 break;
             };
-            // Not reached: it was a valid packet when it was kept.
+            // Unreachable: the packet was valid when it was buffered.
             let Ok(packet) = Packet::new(&datagram) else {
                 break;
             };
             if !self.execute_expected(&packet, connection, memory, notifications) {
-                // This packet is gone, and the peer sends it again; those after it are still kept.
+                // The packet was consumed, and the peer retransmits it; the ones after it stay buffered.
                 return;
             }
             any = true;
         }
         if any {
-            // The peer waits for the end of the gap, so the acknowledgement does not wait for the
-            // interval.
+            // The peer waits for the gap to close, so the acknowledgement does not wait for the interval.
             self.since_nak = 0;
             self.unacknowledged = 0;
             self.send_ack(Syndrome::ACK, self.duplicate_ack_psn);
         }
     }
 
-    /// Keeps a packet after a gap, and reports the packets of the gap as missing: each once, and the first gap
-    /// again as long as packets come without it. A fault may take a gap's packets together, and so its report,
-    /// or what is sent again.
+    /// Buffers a packet beyond a gap, and reports the packets missing in front of it: each one once, and the first gap
+    /// again as packets keep arriving without it. A fault may drop the packets of a gap together, and so the report or
+    /// the retransmission.
     fn keep(&mut self, now: Time, packet: &Packet<'_>) {
         let ahead = packet.bth().psn.distance_from(self.expected_psn);
-        // What finds no room is reported when the next packet arrives.
+        // What does not fit is reported when the next packet arrives.
         let most = MOST_REPORTED.min(self.response_room());
         let Some(kept) = &mut self.reassembly else {
             return;
         };
-        // What is elsewhere may not be there any more when its turn comes: it is sent again.
+        // A payload that lives elsewhere may be gone by the time it is needed, so the packet is retransmitted instead.
         if let Some(datagram) = packet.datagram() {
             kept.keep(now, ahead, datagram);
         }
@@ -390,7 +386,7 @@ impl Responder {
         let again = self.since_nak >= self.ack_interval || packet.bth().ack_request;
         let mut missing = SmallVec::<[u32; MOST_REPORTED]>::new();
         if again {
-            // The expected one also if this packet is too far ahead to be kept.
+            // Includes the expected packet even if this one is too far ahead to be buffered.
             missing.extend((0..kept.first_gap().max(1)).take(most));
             kept.report(missing.len() as u32);
         }
@@ -408,7 +404,7 @@ impl Responder {
         }
     }
 
-    /// Sends an RNR NAK for the packet with this number, if it is the expected one; returns whether it is.
+    /// Sends an RNR NAK for the packet at `psn` if it is the expected one. Returns whether it is.
     pub(crate) fn refuse_not_ready(&mut self, psn: Psn) -> bool {
         let is_expected = psn == self.expected_psn;
         if is_expected {
@@ -417,8 +413,7 @@ impl Responder {
         is_expected
     }
 
-    /// Responds to a duplicate request, because the first response may be lost. Memory is not
-    /// changed again.
+    /// Responds to a duplicate request, whose first response may be lost. Memory is not changed again.
     fn duplicate(&mut self, packet: &Packet<'_>, connection: &Connection) {
         // A peer that repeats a request for ever must not let the queue grow.
         if self.is_response_queue_full() {
@@ -428,7 +423,7 @@ impl Responder {
         if let Some(reth) = packet.reth().filter(|_| !packet.opcode().is_write()) {
             let len = match packet.opcode() {
                 Opcode::ReadRequest => reth.dma_len,
-                // Answered like a READ of no bytes.
+                // Answered like an empty READ.
                 _ => 0,
             };
             let packets = connection.mtu.packets(len);
@@ -441,12 +436,12 @@ impl Responder {
                 .reads
                 .iter()
                 .any(|read| read.includes(psn, key, extent, connection.mtu));
-            // A response that is still queued answers the repetition, too.
+            // A response that is still queued also answers the duplicate.
             let coming = self
                 .responses
                 .iter()
                 .any(|response| response.will_send(psn));
-            // Whether the region still exists is seen when a response is made.
+            // Whether the region still exists is checked when a response is built.
             if !known || coming {
                 return;
             }
@@ -469,14 +464,13 @@ impl Responder {
                 });
             }
         } else {
-            // The PSN must not belong to a later READ or atomic, which only its own response can
-            // complete: rxe would complete a READ by an acknowledgement with its PSN, without
-            // placing any bytes.
+            // The PSN must not belong to a later READ or atomic, which only its own response may complete: rxe would
+            // complete a READ on an acknowledgement with its PSN, without placing any bytes.
             self.send_ack(Syndrome::ACK, self.duplicate_ack_psn);
         }
     }
 
-    /// Number of queued responses to READs and atomics, without those to duplicates.
+    /// Returns the number of queued responses to new READs and atomics, duplicates excluded.
     fn outstanding_reads(&self) -> usize {
         self.responses
             .iter()
@@ -484,7 +478,7 @@ impl Responder {
             .count()
     }
 
-    /// How many results of atomics are kept, for a peer that has them outstanding.
+    /// Returns how many atomic results are kept, for as many atomics as the peer may have outstanding.
     fn most_atomics(&self) -> usize {
         match self.max_rd_atomic {
             // The program permits none.
@@ -493,32 +487,32 @@ impl Responder {
         }
     }
 
-    /// Returns whether responses to a READ by this key are still to be sent.
+    /// Returns whether responses to a READ through this key are still queued.
     fn is_read_by(&self, wanted: Key) -> bool {
         let reads =
             |response: &Response| matches!(response, Response::Read { key, .. } if *key == wanted);
         self.responses.iter().any(reads)
     }
 
-    /// Returns whether responses that the peer can do without are dropped.
+    /// Returns whether expendable responses are to be dropped.
     fn is_response_queue_full(&self) -> bool {
         self.response_room() == 0
     }
 
-    /// How many more of them are queued at most.
+    /// Returns how many more expendable responses fit the queue.
     fn response_room(&self) -> usize {
-        // A response to each of them, and one to its repetition.
+        // For each READ or atomic, one response and one repetition.
         let most = MAX_QUEUED_RESPONSES + 2 * self.max_rd_atomic;
         most.saturating_sub(self.responses.len())
     }
 
-    /// Queues a NAK of the expected packet. Where there is no room, the next packet brings it again.
+    /// Queues a NAK of the expected packet. If the queue is full, the next packet triggers it again.
     fn send_nak(&mut self, syndrome: Syndrome) {
         self.nak_sent = !self.is_response_queue_full();
         self.send_ack(syndrome, self.expected_psn);
     }
 
-    /// Queues an ACK or NAK. An ACK replaces a queued ACK, which it includes.
+    /// Queues an ACK or NAK. An ACK replaces a queued ACK, which it covers.
     fn send_ack(&mut self, syndrome: Syndrome, psn: Psn) {
         let ack = Response::Acknowledge {
             psn,
@@ -536,14 +530,14 @@ impl Responder {
             ) if positive => {
                 *last = ack;
             }
-            // The timer of the peer brings the packet again, and then there may be room.
+            // The peer's timer brings the packet again, when there may be room.
             _ if full => {}
             _ => self.responses.push_back(ack),
         }
     }
 
-    /// Queues a response to a READ or atomic. It acknowledges all earlier requests and replaces a
-    /// queued ACK: Linux rxe (since 5.19) fails a READ whose first response overtakes such an ACK.
+    /// Queues a response to a READ or atomic. It acknowledges all earlier requests and replaces a queued ACK: Linux's
+    /// rxe (since 5.19) fails a READ whose first response overtakes such an ACK.
     fn queue_response(&mut self, response: Response) {
         let positive = matches!(
             self.responses.back(),
@@ -568,7 +562,7 @@ impl Responder {
     }
 }
 
-/// Checks a range of memory. An empty range needs no valid key (IBTA C9-88).
+/// Checks access to a range. An empty range needs no valid key (IBTA C9-88).
 fn check(memory: &dyn Memory, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {
     if extent.len == 0 {
         Ok(())

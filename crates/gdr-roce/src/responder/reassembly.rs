@@ -1,4 +1,4 @@
-//! Packets that arrived before the expected one.
+//! Reassembly: buffered packets that arrived ahead of the expected one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,31 +6,30 @@ use std::time::Duration;
 use crate::packet_budget::PacketBudget;
 use crate::timer::Time;
 
-/// How long packets are kept while no expected one arrives. A peer that still sends repeats the expected
-/// one more often than that: at least every
-/// [`MAX_BACKOFF`](crate::RetryLimit::MAX_BACKOFF), or after a shorter acknowledgement timeout.
+/// How long packets are buffered while the expected one does not arrive. A live peer repeats that packet more often: at
+/// least every [`MAX_BACKOFF`](crate::RetryLimit::MAX_BACKOFF), or after a shorter acknowledgement timeout.
 const KEPT_FOR: Duration = Duration::from_secs(2);
 
 /// Packets ahead of the expected PSN.
 #[derive(Debug)]
 pub(super) struct Reassembly {
-    /// By their numbers, which count from the first packet of the connection.
+    /// Packets by number, counted from the start of the connection.
     packets: BTreeMap<u64, Box<[u8]>>,
     /// The number of the expected packet.
     expected: u64,
-    /// Every packet before it is kept, or was reported as missing.
+    /// Every packet before this number is buffered, or was reported as missing.
     reported: u64,
-    /// How far ahead a packet is dropped.
+    /// The distance from the expected packet at which packets are dropped.
     most: u32,
     budget: PacketBudget,
-    /// What the packets count of the budget.
+    /// What the packets are charged to the budget.
     held: usize,
     /// When all of them are dropped, unless the expected packet arrives.
     until: Option<Time>,
 }
 
 impl Reassembly {
-    /// Keeps packets less than `most` ahead, within the budget.
+    /// Buffers packets less than `most` ahead, within the budget.
     pub(super) fn new(most: u32, budget: PacketBudget) -> Self {
         Self {
             packets: BTreeMap::new(),
@@ -43,12 +42,12 @@ impl Reassembly {
         }
     }
 
-    /// Keeps the packet `ahead` of the expected one. It is dropped if it is kept already, is too far
-    /// ahead, or exceeds the budget.
+    /// Buffers the packet `ahead` of the expected one. It is dropped if it is already buffered, too far ahead, or over
+    /// budget.
     pub(super) fn keep(&mut self, now: Time, ahead: u32, datagram: &[u8]) {
-        // Numbers of 64 bits do not wrap as PSNs do, so that the map has their order.
+        // Unlike PSNs, 64-bit numbers do not wrap, so the map sorts them correctly.
         let number = self.expected + u64::from(ahead);
-        // What is further ahead was not sent by a peer that keeps to its window.
+        // A peer that respects its window does not send that far ahead.
         if ahead >= self.most || self.packets.contains_key(&number) {
             return;
         }
@@ -57,19 +56,19 @@ impl Reassembly {
         };
         self.held += size;
         self.packets.insert(number, datagram.into());
-        // The first packet decides: if later ones prolonged it, a peer that never closes the gap
-        // would hold the memory for ever.
+        // Set by the first packet. If later ones extended it, a peer that never closes the gap would hold the memory
+        // forever.
         self.until.get_or_insert(now + KEPT_FOR);
     }
 
-    /// How many packets are missing from the expected one up to the first that is kept.
+    /// Returns how many packets are missing before the first buffered one.
     pub(super) fn first_gap(&self) -> u32 {
         let first = self.packets.first_key_value();
         first.map_or(0, |(first, _)| (first - self.expected) as u32)
     }
 
-    /// Takes the next packet that is to be reported as missing, by its distance from the expected one:
-    /// each that a kept packet follows, once, and the expected one in any case.
+    /// Takes the next missing packet to report, as a distance from the expected one: every packet in front of a
+    /// buffered one, once, and the expected packet in any case.
     pub(super) fn next_unreported(&mut self) -> Option<u32> {
         let last = self.packets.last_key_value();
         let end = last.map_or(self.expected + 1, |(last, _)| *last);
@@ -83,12 +82,12 @@ impl Reassembly {
         None
     }
 
-    /// Notes that the first `packets` from the expected one on were reported.
+    /// Records that the first `packets` packets from the expected one on were reported.
     pub(super) fn report(&mut self, packets: u32) {
         self.reported = self.reported.max(self.expected + u64::from(packets));
     }
 
-    /// Follows the expected PSN, which has advanced by `packets`.
+    /// Advances with the expected PSN, by `packets`.
     pub(super) fn advance(&mut self, now: Time, packets: u32) {
         self.expected += u64::from(packets);
         self.reported = self.reported.max(self.expected);
@@ -98,19 +97,18 @@ impl Reassembly {
             let datagram = passed.remove();
             self.let_go(&datagram);
         }
-        // The expected packet came, so the peer still repeats what is missing: the others may wait
-        // again.
+        // The expected packet arrived, so the peer is still retransmitting: the others may wait another period.
         self.until = (!self.packets.is_empty()).then(|| now + KEPT_FOR);
     }
 
-    /// Takes the expected packet, if it is here.
+    /// Takes the expected packet, if it is buffered.
     pub(super) fn take_expected(&mut self) -> Option<Box<[u8]>> {
         let datagram = self.packets.remove(&self.expected)?;
         self.let_go(&datagram);
         Some(datagram)
     }
 
-    /// When [`Reassembly::handle_deadline`] must be called.
+    /// Returns when [`Reassembly::handle_deadline`] must be called.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         self.until
     }
@@ -122,7 +120,7 @@ impl Reassembly {
         }
     }
 
-    /// Drops all packets. They are missing again, and will be reported.
+    /// Drops all packets. They count as missing again, and will be reported.
     pub(super) fn clear(&mut self) {
         self.packets.clear();
         self.reported = self.expected;
@@ -153,7 +151,7 @@ mod tests {
         Reassembly::new(most, PacketBudget::default())
     }
 
-    /// What is reported when the packet `ahead` arrives.
+    /// Buffers the packet `ahead`, and returns what is reported because of it.
     fn keep(kept: &mut Reassembly, ahead: u32, datagram: &[u8]) -> Vec<u32> {
         kept.keep(NOW, ahead, datagram);
         std::iter::from_fn(|| kept.next_unreported()).collect()
@@ -185,7 +183,7 @@ mod tests {
         kept.keep(NOW, 1, &[0; 1000]);
         kept.keep(NOW, 5, &[0; 1000]);
         assert_eq!(budget.left(), (1 << 20) - 2 * 1064);
-        // A READ takes several numbers.
+        // A READ uses several numbers.
         kept.advance(NOW, 3);
         assert_eq!(budget.left(), (1 << 20) - 1064);
         kept.advance(NOW, 2);

@@ -1,4 +1,4 @@
-//! Queued responses, in the order of their requests.
+//! Queued responses, in request order.
 
 use super::{Nak, Responder};
 use crate::completion::{Event, WcStatus};
@@ -16,7 +16,7 @@ pub(super) enum RequestKind {
     Duplicate,
 }
 
-/// A response that is queued, in whole or in part.
+/// A response of which some or all packets are still queued.
 #[derive(Debug)]
 pub(super) enum Response {
     Acknowledge {
@@ -24,7 +24,7 @@ pub(super) enum Response {
         syndrome: Syndrome,
         msn: Msn,
     },
-    /// The NAK that ends the connection. The receive in use completes with `status`.
+    /// The NAK that terminates the connection. The receive in use completes with `status`.
     FatalNak {
         psn: Psn,
         code: NakCode,
@@ -36,13 +36,13 @@ pub(super) enum Response {
         msn: Msn,
         request: RequestKind,
     },
-    /// READ responses. Each packet is created when it is sent.
+    /// READ responses. Each packet is built when it is sent.
     Read {
         psn: Psn,
         key: Key,
-        /// The bytes that are not sent.
+        /// The bytes not yet sent.
         extent: Extent,
-        /// The length of the response.
+        /// The length of the whole response in bytes.
         len: u32,
         /// Index of the next packet.
         index: u32,
@@ -73,7 +73,7 @@ impl Response {
         }
     }
 
-    /// Returns whether a response with this PSN is still to be sent.
+    /// Returns whether a response packet with this PSN is still to be sent.
     pub(super) const fn will_send(&self, wanted: Psn) -> bool {
         match self {
             Self::Read {
@@ -87,7 +87,7 @@ impl Response {
         }
     }
 
-    /// Returns whether this is the response to a new READ or atomic.
+    /// Returns whether this responds to a READ or atomic that is not a duplicate.
     pub(super) const fn counts_as_outstanding(&self) -> bool {
         matches!(
             self,
@@ -102,7 +102,7 @@ impl Response {
     }
 }
 
-/// An acknowledgement that waits to be sent.
+/// An acknowledgement waiting to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owed {
     psn: Psn,
@@ -110,30 +110,30 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// Writes its packet to `out`; returns the length.
+    /// Writes the acknowledgement packet to `out`. Returns its length.
     pub(crate) fn emit(self, connection: &Connection, out: &mut [u8]) -> usize {
         emit_ack(connection, self.psn, Syndrome::ACK, self.msn, out)
     }
 }
 
-/// What [`Responder::poll`] wrote.
+/// The result of [`Responder::poll`].
 pub(crate) enum Polled {
     Nothing,
-    /// A packet of this length.
+    /// A packet of this length was written.
     Packet(usize),
-    /// A NAK of this length that ends the connection: the queue pair must change to ERR.
+    /// A NAK of this length was written that terminates the connection: the queue pair must enter ERR.
     FatalNak(usize),
 }
 
-/// What [`Response::emit_next`] wrote.
+/// The result of [`Response::emit_next`].
 enum Emitted {
-    /// A packet of this length; more follow.
+    /// A packet of this length was written, and more follow.
     Partial(usize),
-    /// The last packet of the response, of this length.
+    /// The last packet of the response was written, of this length.
     Last(usize),
-    /// No packet: the response is dropped.
+    /// No packet; the response is dropped.
     Nothing,
-    /// No packet: the memory of a READ cannot be read.
+    /// No packet, because a READ's memory cannot be read.
     MemoryError(AccessError, Psn),
     FatalNak(Psn, NakCode, WcStatus),
 }
@@ -148,7 +148,7 @@ impl Responder {
         !self.responses.is_empty()
     }
 
-    /// The acknowledgement that waits to be sent, if no other response does.
+    /// Returns the queued acknowledgement, if it is the only response.
     pub(crate) fn owed_acknowledgement(&self) -> Option<Owed> {
         match (self.responses.front(), self.responses.len()) {
             (
@@ -207,7 +207,7 @@ impl Responder {
         Polled::Nothing
     }
 
-    /// Writes the NAK that ends the connection.
+    /// Writes the NAK that terminates the connection.
     fn emit_fatal_nak(
         &mut self,
         psn: Psn,
@@ -287,7 +287,7 @@ impl Response {
                 let len = extent.len.min(merged.max(1) * mtu.bytes() as u32);
                 let position = Position::of(*index, merged.max(1), *packets);
                 let mut headers = connection.headers(Opcode::read_response(position), *psn);
-                // A middle response has none, and `emit` leaves it out.
+                // Middle responses have no AETH; `emit` leaves it out.
                 headers.aeth = Some(Aeth {
                     syndrome: Syndrome::ACK,
                     msn: *msn,
@@ -301,16 +301,15 @@ impl Response {
                 };
                 let sent = match sent {
                     Ok(sent) => sent,
-                    // None of its bytes was sent, so the request fails as if the check had refused
-                    // it.
+                    // Nothing was sent yet, so the request fails as if the initial check had refused it.
                     Err(error) if *request == RequestKind::New => {
                         return Emitted::MemoryError(error, *psn);
                     }
-                    // The first response was sent, so the request has not failed.
+                    // Part of the response was sent, so the request cannot fail any more.
                     Err(_) => return Emitted::Nothing,
                 };
                 *psn = psn.wrapping_add(merged.max(1));
-                // The whole range was checked, so this does not overflow.
+                // In bounds: the whole range was checked.
                 extent.addr = extent.addr.wrapping_add(len.into());
                 extent.len -= len;
                 *index += merged.max(1);

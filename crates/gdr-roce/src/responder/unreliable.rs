@@ -1,4 +1,4 @@
-//! Requests of an unreliable connection.
+//! Requests on an unreliable connection.
 
 use super::{Nak, Responder};
 use crate::completion::WcStatus;
@@ -7,9 +7,8 @@ use crate::memory::Memory;
 use crate::wire::Packet;
 
 impl Responder {
-    /// Processes a packet of an unreliable connection. The first packet of a message is accepted with
-    /// any PSN and ends a message in progress; others must continue the message in progress, or they
-    /// are dropped (IBTA 9.8.3).
+    /// Processes a packet of an unreliable connection. The first packet of a message is accepted with any PSN and
+    /// aborts a message in progress. Others must continue the message in progress, or they are dropped (IBTA 9.8.3).
     ///
     /// # Errors
     /// The segments of a receive are not registered. All other errors drop the message.
@@ -22,7 +21,7 @@ impl Responder {
     ) -> Result<(), ConnectionFailed> {
         let psn = packet.bth().psn;
         let is_first = packet.opcode().position().is_first();
-        // The next message uses the receive of one that is dropped.
+        // The next message reuses the receive of a dropped one.
         if is_first || psn != self.expected_psn {
             self.put_back();
         }
@@ -34,13 +33,12 @@ impl Responder {
                 self.expected_psn = psn.wrapping_add(packet.contents().packets(connection.mtu));
                 Ok(())
             }
-            // Only an error of this side fails the queue pair: a peer must not be able to end it by
-            // a packet.
+            // Only a local error fails the queue pair: a peer must not be able to terminate it with a packet.
             Err(Nak::Fatal(_, WcStatus::LocalProtection)) => {
                 self.end_message(WcStatus::LocalProtection, notifications);
                 Err(ConnectionFailed)
             }
-            // The owner passes the packet again, and the receive stays in use until then.
+            // The owner passes the packet in again; the receive stays in use until then.
             Err(Nak::NotYet) => Ok(()),
             Err(_) => {
                 self.put_back();
