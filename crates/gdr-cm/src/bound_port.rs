@@ -1,9 +1,9 @@
-//! Ports of rdma_cm, which the processes of a network namespace share as the kernel's connection manager has it.
+//! rdma_cm ports, shared by the processes of a network namespace as in the kernel's connection manager.
 //!
-//! A bound port is an abstract Unix name that says what was asked for, so it is free again when its process ends in
-//! whatever way. Who binds reads the names of all (`/proc/net/unix`), and takes one while it has the name `LOCK`. Without
-//! that file, an address and port that two ask for exclusively is still the same name. Other users of the host can take
-//! names, and so ports, as they can take ports of sockets.
+//! A bound port is an abstract Unix name that encodes the request, so it becomes free when its process ends, however it
+//! ends. To bind, a process reads all names (`/proc/net/unix`) and claims one, while holding the name `LOCK`. Without
+//! that file, two exclusive requests for one address and port still map to the same name. Other users of the host can
+//! take names, and thereby ports, just as they can take socket ports.
 
 use std::fs;
 use std::io;
@@ -16,40 +16,40 @@ use rustix::net::{SocketAddrUnix, SocketType};
 
 const PREFIX: &str = "gdr-roce/port/";
 const LOCK: &str = "gdr-roce/port/lock";
-/// A process that is stopped while it has the lock keeps it; others go on after this.
+/// After this, others proceed without the lock, in case its holder is stopped.
 const LOCK_LIMIT: Duration = Duration::from_secs(1);
 const LOCK_INTERVAL: Duration = Duration::from_micros(200);
-/// The names of sockets in the namespace of this thread.
+/// The socket names in this thread's namespace.
 const NAMES: &str = "/proc/thread-self/net/unix";
-/// The ephemeral ports.
+/// The ephemeral port range.
 const FIRST_PORT: u16 = 32768;
 const PORTS: u16 = 28232;
 
-/// Whether others may have the same address and port.
+/// Whether several identifiers may share an address and port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reuse {
-    /// No other identifier may.
+    /// No other identifier may bind it.
     Exclusive,
-    /// Those may that say the same (`RDMA_OPTION_ID_REUSEADDR`).
+    /// Others may bind it if they also allow sharing (`RDMA_OPTION_ID_REUSEADDR`).
     Shared,
 }
 
-/// What an address stands for besides its own family.
+/// The address families that a binding covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Families {
-    /// Nothing: an IPv4 address, or any with `RDMA_OPTION_ID_AFONLY`.
+    /// Only its own: an IPv4 address, or any with `RDMA_OPTION_ID_AFONLY`.
     Own,
-    /// An IPv6 address may get connections of both.
+    /// Both: an IPv6 address that also accepts IPv4.
     Both,
 }
 
-/// Why a port is not bound.
+/// Why a port could not be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// Another identifier has this address and port.
     #[error("binding a port: another identifier is bound to this address and port")]
     InUse,
-    /// An unspecified address is asked for, or bound, which stands for all.
+    /// The wildcard address is requested and the port is bound at another one, or the reverse.
     #[error(
         "binding a port: the port is bound at the wildcard address, or the wildcard address is requested \
          and the port is bound at another one"
@@ -58,12 +58,12 @@ pub enum PortError {
     /// No ephemeral port is free.
     #[error("binding a port: no ephemeral port is free")]
     NonFree,
-    /// The operating system refuses.
+    /// The operating system refused.
     #[error("binding a port: {0}")]
     Os(#[from] io::Error),
 }
 
-/// What is asked for, or bound.
+/// A request for a port, or a bound one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortRequest {
     space: u16,
@@ -73,8 +73,8 @@ pub struct PortRequest {
 }
 
 impl PortRequest {
-    /// A port of a port space (`RDMA_PS_TCP` and so on) at an address, unspecified for all; port 0 stands for any that is
-    /// free. Exclusive, and for both families if it is an IPv6 port.
+    /// Returns a request for a port of a port space (`RDMA_PS_TCP` and so on) at an address. The unspecified address
+    /// covers all, and port 0 picks a free port. The port is exclusive, and at an IPv6 address covers both families.
     pub const fn new(space: u16, address: SocketAddr) -> Self {
         let families = match address {
             SocketAddr::V4(_) => Families::Own,
@@ -88,13 +88,13 @@ impl PortRequest {
         }
     }
 
-    /// Whether others may have it.
+    /// Sets whether others may bind it.
     #[must_use]
     pub const fn reuse(self, reuse: Reuse) -> Self {
         Self { reuse, ..self }
     }
 
-    /// What an IPv6 address stands for.
+    /// Sets which families an IPv6 address covers.
     #[must_use]
     pub const fn families(self, families: Families) -> Self {
         match self.address {
@@ -103,7 +103,7 @@ impl PortRequest {
         }
     }
 
-    /// The rules of the kernel (`cma_check_port` of drivers/infiniband/core/cma.c).
+    /// Checks for a conflict by the kernel's rules (`cma_check_port` of drivers/infiniband/core/cma.c).
     fn check(&self, bound: &Self) -> Result<(), PortError> {
         let [own, other] = [self, bound].map(|it| it.address.ip());
         let are_shared = [self, bound].iter().all(|it| it.reuse == Reuse::Shared);
@@ -138,7 +138,7 @@ impl PortRequest {
         })
     }
 
-    /// Reads a name. Other users may have names that mean nothing.
+    /// Parses a name. Other users may create meaningless ones.
     fn parse(name: &str) -> Option<Self> {
         let mut fields = name.strip_prefix(PREFIX)?.split('/');
         let space = u16::from_str_radix(fields.next()?, 16).ok()?;
@@ -162,7 +162,7 @@ impl PortRequest {
     }
 }
 
-/// A port that an identifier has. It is free again when this is dropped, or its process ends.
+/// A port held by an identifier. Dropping it, or the end of the process, frees it.
 #[derive(Debug)]
 pub struct BoundPort {
     request: PortRequest,
@@ -182,7 +182,7 @@ impl BoundPort {
         Self::take(with_port(request, &bound)?, &bound)
     }
 
-    /// Shares the port with no other identifier from here on, as one that listens does.
+    /// Makes the port exclusive, as listening requires.
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ impl BoundPort {
         Ok(())
     }
 
-    /// The address and the port, which is not 0.
+    /// Returns the address, with the actual port.
     pub const fn address(&self) -> SocketAddr {
         self.request.address
     }
@@ -216,7 +216,7 @@ impl BoundPort {
     }
 }
 
-/// A port for an identifier that connects: no peer connects to it, and others may have it as well.
+/// Returns a port for a connecting identifier. It need not be free, as no peer connects to it.
 ///
 /// # Errors
 ///
@@ -226,7 +226,7 @@ pub fn ephemeral_port() -> Result<u16, PortError> {
     Ok(FIRST_PORT + (number % u32::from(PORTS)) as u16)
 }
 
-/// With a port that no identifier has at any address, if none is asked for.
+/// Replaces port 0 by one that no identifier holds at any address.
 fn with_port(
     request: PortRequest,
     bound: &[(String, PortRequest)],
@@ -245,7 +245,7 @@ fn with_port(
     Ok(PortRequest { address, ..request })
 }
 
-/// What the processes of this namespace have bound.
+/// Returns the ports bound by processes of this namespace.
 fn bound() -> Vec<(String, PortRequest)> {
     let text = fs::read(NAMES).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -255,7 +255,7 @@ fn bound() -> Vec<(String, PortRequest)> {
         .collect()
 }
 
-/// A socket of a name; `None` if another one has it.
+/// Binds a socket to a name. Returns `None` if the name is taken.
 fn named(name: &str) -> Result<Option<ProcessFd>, PortError> {
     let listen = || {
         let name = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
@@ -286,7 +286,7 @@ mod tests {
         PortRequest::new(TCP, address.parse().unwrap())
     }
 
-    /// What becomes of the second one.
+    /// Returns the outcome of the second request.
     fn outcome(first: PortRequest, second: PortRequest) -> &'static str {
         match second.check(&first) {
             Ok(()) => "bound",

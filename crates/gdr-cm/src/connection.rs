@@ -1,4 +1,4 @@
-//! One connection: the state machine of both sides.
+//! One connection: the state machine of either side.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,15 +10,14 @@ use super::message::{CommId, Dreq, IdPair, Message, Mra, Rej, RejectReason, Reje
 use super::retransmission::{Due, Retransmission};
 use gdr_roce::{AckTimeout, Qpn, Reliability, Time};
 
-/// How long packets of a connection that ended may be under way: 4.096 us * 2^19.
+/// How long packets of an ended connection may be in flight: 4.096 us * 2^19.
 const TIME_WAIT: Duration = Duration::from_micros(2_147_484);
-/// How long a refusal is kept for a REQ that comes again: as long as a peer repeats it.
+/// How long a refusal is kept for repeated REQs: as long as a peer may repeat them.
 const REFUSAL_KEPT: Duration = Duration::from_secs(60);
-/// How long a program may take to answer a REQ or REP, as a MRA announces it: 4.096 us * 2^24, 69 s, as by
-/// rdma_cm.
+/// How long a program may take to reply to a REQ or REP, as announced in an MRA: 4.096 us * 2^24 = 69 s, like rdma_cm.
 const SERVICE_TIMEOUT: u8 = 24;
 
-/// A queue pair of a peer, and the identifier of its device.
+/// A peer's queue pair, and its device's GUID.
 pub(super) type RemotePair = (Qpn, u64);
 
 /// One end of a connection.
@@ -27,38 +26,38 @@ pub(super) struct Connection {
     pub(super) peer: IpAddr,
     pub(super) ids: IdPair,
     transaction: u64,
-    /// The queue pair at the other end, once it is known.
+    /// The remote queue pair, once known.
     pub(super) remote: Option<RemotePair>,
-    /// The identifier of the active side's device.
+    /// The GUID of the active side's device.
     ca_guid: u64,
     reliability: Option<Reliability>,
     phase: Phase,
     owner: Owner,
 }
 
-/// Whether events of a connection are reported.
+/// Whether the connection's events are reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     Program,
-    /// The program has given it up; it ends by itself.
+    /// The program has abandoned it; it ends on its own.
     None,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// Active side: waits for a REP.
+    /// Active side: waiting for a REP.
     ReqSent(Retransmission),
-    /// Active side: the program has to confirm.
+    /// Active side: waiting for the program to confirm.
     RepReceived,
-    /// Passive side: the program has to accept.
+    /// Passive side: waiting for the program to accept.
     ReqReceived,
-    /// Passive side: waits for a RTU.
+    /// Passive side: waiting for an RTU.
     RepSent(Retransmission),
-    /// The active side has the RTU, for a REP that comes again.
+    /// The active side keeps its RTU, for a repeated REP.
     Established(Option<Mad>),
     DreqSent(Retransmission),
     TimeWait(Time),
-    /// Passive side: a REQ that comes again gets the same answer.
+    /// Passive side: a repeated REQ gets the same reply.
     Refused(Mad, Time),
     Closed,
 }
@@ -110,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether it is over, and the program has given it up.
+    /// Returns whether the connection is over and abandoned by the program.
     pub(super) fn is_forgotten(&self) -> bool {
         matches!(self.phase, Phase::Closed) && self.owner == Owner::None
     }
@@ -119,7 +118,7 @@ impl Connection {
         matches!(self.phase, Phase::ReqReceived)
     }
 
-    /// Returns whether the queue pair at the other end is taken by this connection.
+    /// Returns whether this connection occupies the given remote queue pair.
     pub(super) fn has_remote(&self, peer: IpAddr, remote: RemotePair) -> bool {
         self.peer == peer
             && self.remote == Some(remote)
@@ -210,13 +209,13 @@ impl Connection {
                 self.phase = Phase::DreqSent(Retransmission::new(now, mad));
                 Ok(())
             }
-            // It has ended already, by the peer or by an earlier call.
+            // Already ended, by the peer or an earlier call.
             Phase::DreqSent(_) | Phase::TimeWait(_) => Ok(()),
             _ => Err(CmStateError),
         }
     }
 
-    /// The program has no use for it any more.
+    /// Abandons the connection on behalf of the program.
     pub(super) fn abandon(&mut self, now: Time, out: &mut Output) {
         self.owner = Owner::None;
         match &self.phase {
@@ -225,7 +224,7 @@ impl Connection {
             }
             Phase::ReqReceived | Phase::RepReceived => {
                 let private_data = [0; Rej::PRIVATE];
-                // In these phases it succeeds.
+                // Succeeds in these phases.
                 let _refused = self.reject(now, RejectReason::CONSUMER, &private_data, out);
                 return;
             }
@@ -234,7 +233,7 @@ impl Connection {
                 self.send(out, &Message::Rej(rej));
             }
             Phase::Established(_) => {
-                // In this phase it succeeds.
+                // Succeeds in this phase.
                 let _ended = self.disconnect(now, out);
                 return;
             }
@@ -243,7 +242,7 @@ impl Connection {
         self.phase = Phase::Closed;
     }
 
-    /// A packet of the connection has arrived, so the peer has sent its RTU.
+    /// Records that a packet of the connection has arrived, so the peer has sent its RTU.
     pub(super) fn note_traffic(&mut self, out: &mut Output) {
         if matches!(self.phase, Phase::RepSent(_)) {
             self.become_established(out);
@@ -262,7 +261,7 @@ impl Connection {
         self.report(out, CmEvent::Disconnected { id });
     }
 
-    /// The peer has ended without a message: what it would have sent is assumed.
+    /// Handles the peer's end without a message, as if it had sent the appropriate one.
     pub(super) fn peer_ended(&mut self, now: Time, out: &mut Output) {
         match self.phase {
             Phase::ReqReceived | Phase::RepReceived => {
@@ -302,14 +301,14 @@ impl Connection {
         }
     }
 
-    /// A REQ that came before: the program has not answered yet, or the answer was lost.
+    /// Handles a repeated REQ: the program has not replied yet, or the reply was lost.
     pub(super) fn receive_again(&mut self, out: &mut Output) {
         match &self.phase {
             Phase::ReqReceived => {
                 self.send(out, &self.mra(Rejected::Req));
             }
             Phase::Refused(rej, _) => out.send(self.peer, *rej),
-            // A REP is repeated anyway.
+            // A REP is retransmitted anyway.
             _ => {}
         }
     }
@@ -323,7 +322,7 @@ impl Connection {
         })
     }
 
-    /// Processes a message that names this connection.
+    /// Processes a message for this connection.
     pub(super) fn receive(&mut self, now: Time, message: &Message, out: &mut Output) -> Received {
         match message {
             Message::Rep(rep) => return self.receive_rep(rep, out),
@@ -392,7 +391,7 @@ impl Connection {
     fn receive_dreq(&mut self, now: Time, dreq: &Dreq, out: &mut Output) -> Received {
         let is_own = self.ids.remote == dreq.ids.local;
         match self.phase {
-            // With RepSent, the RTU was lost.
+            // In RepSent, the RTU was lost.
             Phase::Established(_) | Phase::RepSent(_) | Phase::DreqSent(_) if is_own => {
                 self.send(out, &Message::Drep(self.ids));
                 self.end(now, out);
@@ -404,10 +403,10 @@ impl Connection {
     }
 }
 
-/// What became of a message.
+/// How a message was handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Received {
     Taken,
-    /// To be answered as one for a connection that does not exist.
+    /// To be answered as if the connection did not exist.
     Unknown,
 }

@@ -1,40 +1,39 @@
-//! The header of programs that connect by IP addresses, and the service identifiers of their ports.
+//! The private data header of programs that connect by IP address, and the service IDs of their ports.
 
 use std::net::IpAddr;
 
-/// Names what a REQ or SIDR_REQ asks for.
+/// A service ID, which identifies what a REQ or SIDR_REQ asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct ServiceId(pub u64);
 
 impl ServiceId {
-    /// What the upper bytes of the identifiers of IP ports are (annex A11.3).
+    /// The prefix of IP port service IDs (annex A11.3).
     const IP: u64 = 0x0100_0000;
 
-    /// The identifier of a port in a port space of rdma_cm, e.g. 0x0106 for RDMA_PS_TCP.
+    /// Returns the service ID of a port in an rdma_cm port space, e.g. 0x0106 for RDMA_PS_TCP.
     pub const fn of_port(space: u16, port: u16) -> Self {
         Self((space as u64) << 16 | port as u64)
     }
 
-    /// The port.
+    /// Returns the port.
     pub const fn port(self) -> u16 {
         self.0 as u16
     }
 
-    /// Returns whether it names an IP port, so that the private data of a request begins with
-    /// [`IpAddresses`].
+    /// Returns whether this is an IP port, so that a request's private data starts with [`IpAddresses`].
     pub const fn is_ip_port(self) -> bool {
         self.0 >> 24 == Self::IP >> 24
     }
 }
 
-/// The addresses at the head of the private data (annex A11.4). Both have one family.
+/// The address header at the start of the private data (annex A11.4). Both addresses are of the same family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpAddresses {
-    /// The port that the answers go to.
+    /// The sender's port.
     pub source_port: u16,
-    /// The address of the sender.
+    /// The sender's address.
     pub source: IpAddr,
-    /// The address that it connects to.
+    /// The destination address.
     pub destination: IpAddr,
 }
 
@@ -42,13 +41,13 @@ impl IpAddresses {
     /// Length on the wire in bytes.
     pub const LEN: usize = 36;
 
-    /// Reads the header from untrusted private data; `None` for another version, or if it is too short.
+    /// Parses the header from untrusted private data. Returns `None` if it is of another version or too short.
     pub fn parse(private_data: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = private_data.first_chunk()?;
         let address = |at: usize| {
             let octets: &[u8; 16] = bytes[at..].first_chunk()?;
             match bytes[1] >> 4 {
-                // The last four of the 16 bytes.
+                // IPv4 addresses occupy the last 4 of 16 bytes.
                 4 => octets.last_chunk::<4>().map(|v4| IpAddr::from(*v4)),
                 6 => Some(IpAddr::from(*octets)),
                 _ => None,

@@ -46,7 +46,7 @@ use gdr_roce::Qkey;
 /// The queue key of management datagrams.
 pub const MANAGEMENT_QKEY: Qkey = Qkey(0x8001_0000);
 
-// The example of the README is a test.
+// Compiles and runs the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

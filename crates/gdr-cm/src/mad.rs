@@ -1,35 +1,35 @@
-//! Management datagrams: the header of all of them, and fields at their places.
+//! Management datagrams (MADs): the common header, and access to fields by position.
 
 /// The length of every management datagram.
 pub const MAD_LEN: usize = 256;
 
-/// The length of the header. The places of fields in the tables of chapter 12 count from here.
+/// Header length. Field positions in the tables of chapter 12 count from its end.
 const HEADER: usize = 24;
 /// `BaseVersion`, `MgmtClass` (communication management), `ClassVersion` and method (`ComMgtSend`) of every
 /// message; IBTA 13.4.2 and 16.7.1.
 const KIND: [u8; 4] = [1, 7, 2, 3];
 
-/// Why bytes are not a message of connection management.
+/// Why bytes are not a connection management message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MadError {
-    /// They are not as long as a management datagram.
+    /// The length differs from that of a management datagram.
     #[error("management datagram: the length is {0} bytes instead of {MAD_LEN}")]
     Length(usize),
-    /// Another version, class or method.
+    /// Unexpected version, class or method.
     #[error("management datagram: unexpected version, class and method: {0:02x?}")]
     Kind([u8; 4]),
-    /// The attribute is not a message that this crate knows.
+    /// The attribute ID is not a message that this crate knows.
     #[error("management datagram: attribute {0:#06x} does not identify a known message")]
     Attribute(u16),
 }
 
-/// The bytes of a management datagram.
+/// A management datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mad([u8; MAD_LEN]);
 
 impl Mad {
-    /// A datagram of this attribute, with zeros after its header.
+    /// Returns a datagram with this attribute ID and zeros after its header.
     pub(super) fn new(attribute: u16, transaction: u64) -> Self {
         let mut mad = Self([0; MAD_LEN]);
         mad.0[..4].copy_from_slice(&KIND);
@@ -38,7 +38,7 @@ impl Mad {
         mad
     }
 
-    /// Takes untrusted bytes, and checks that they are a message of connection management.
+    /// Checks that untrusted bytes are a connection management datagram.
     ///
     /// # Errors
     ///
@@ -54,12 +54,12 @@ impl Mad {
         Ok(Self(bytes))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub const fn as_bytes(&self) -> &[u8; MAD_LEN] {
         &self.0
     }
 
-    /// The number that a message and the answers to it have in common.
+    /// Returns the transaction ID, which a message and its replies share.
     pub fn transaction(&self) -> u64 {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&self.0[8..16]);
@@ -70,7 +70,7 @@ impl Mad {
         u16::from_be_bytes([self.0[16], self.0[17]])
     }
 
-    /// The `N` bytes at a place of the tables. The places are constants of this module's callers.
+    /// Returns the `N` bytes at a table position. All positions are constants in this module's callers.
     pub(super) fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
         let mut bytes = [0; N];
         bytes.copy_from_slice(&self.0[HEADER + at..HEADER + at + N]);
@@ -93,7 +93,7 @@ impl Mad {
         u64::from_be_bytes(self.bytes(at))
     }
 
-    /// The upper 24 bits of a word.
+    /// Returns the upper 24 bits of the word at a table position.
     pub(super) fn u24(&self, at: usize) -> u32 {
         self.u32(at) >> 8
     }
@@ -102,13 +102,13 @@ impl Mad {
         self.put(at, &value.to_be_bytes()[1..]);
     }
 
-    /// `width` bits of a byte from bit `from` on, counted from the most significant one.
+    /// Returns `width` bits of a byte from bit `from` on, counted from the most significant one.
     pub(super) fn bits(&self, at: usize, from: u32, width: u32) -> u8 {
         let [byte] = self.bytes(at);
         (byte << from) >> (8 - width)
     }
 
-    /// Sets bits that are zero.
+    /// Sets bits that are still zero.
     pub(super) fn put_bits(&mut self, at: usize, from: u32, width: u32, value: u8) {
         let [byte] = self.bytes(at);
         let value = (value << (8 - width)) >> from;

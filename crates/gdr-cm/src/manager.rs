@@ -13,9 +13,9 @@ use super::message::{
 use super::resolution::Resolution;
 use gdr_roce::Time;
 
-/// How many requests of peers may wait for the program. More are dropped, and their peers ask again.
+/// The most peer requests that may wait for the program. Further ones are dropped, and peers repeat them.
 const MOST_WAITING: usize = 1024;
-/// The bits of a name below its prefix.
+/// The number of bits of an ID below its prefix.
 const NUMBER_BITS: u32 = 20;
 
 /// The connection or exchange is unknown, or its state does not allow the call.
@@ -23,7 +23,7 @@ const NUMBER_BITS: u32 = 20;
 #[error("connection management: the call is not allowed in the connection's current state")]
 pub struct CmStateError;
 
-/// What leaves a manager.
+/// The messages and events produced by a manager.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     messages: VecDeque<(IpAddr, Mad)>,
@@ -40,17 +40,17 @@ impl Output {
     }
 }
 
-/// One end of all connections of an address, and of its exchanges for datagram services.
+/// This end of all connections of an address, and of its datagram service exchanges.
 ///
-/// Its owner
+/// Its owner must:
 ///
-/// 1. passes every message to [`receive`](Self::receive),
-/// 2. calls [`poll`](Self::poll) when [`deadline`](Self::deadline) has passed,
-/// 3. sends what [`poll_transmit`](Self::poll_transmit) returns, and acts on [`poll_event`](Self::poll_event),
-///    after each of these calls and each call of its own.
+/// 1. pass every message to [`receive`](Self::receive),
+/// 2. call [`poll`](Self::poll) when [`deadline`](Self::deadline) has passed,
+/// 3. after each of these calls and each other call, send what [`poll_transmit`](Self::poll_transmit) returns and
+///    handle [`poll_event`](Self::poll_event).
 ///
-/// Messages are repeated until they are answered, for about 52 s. What a program began it ends by
-/// [`abandon`](Self::abandon), also after a failure.
+/// Messages are repeated until they are answered, for about 52 s. Whatever a program has started must be released by
+/// [`abandon`](Self::abandon), even after a failure.
 #[derive(Debug)]
 pub struct Manager {
     prefix: u32,
@@ -62,8 +62,8 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// A manager whose names have this prefix of 12 bits, and begin somewhere: names of processes that ended
-    /// should not be used again at once.
+    /// Returns a manager whose IDs have this 12-bit prefix and start at `first`, so that IDs of processes that ended
+    /// are not reused immediately.
     pub fn new(prefix: u16, first: u32) -> Self {
         Self {
             prefix: u32::from(prefix) << NUMBER_BITS,
@@ -75,12 +75,12 @@ impl Manager {
         }
     }
 
-    /// The prefix of a name.
+    /// Returns the prefix of an ID.
     pub const fn prefix_of(id: CommId) -> u16 {
         (id.0 >> NUMBER_BITS) as u16
     }
 
-    /// A name that is not in use, and not 0.
+    /// Returns an unused, nonzero ID.
     fn new_id(&mut self) -> CommId {
         loop {
             self.next = self.next.wrapping_add(1);
@@ -92,22 +92,22 @@ impl Manager {
         }
     }
 
-    /// Takes requests for a service from here on.
+    /// Starts to accept requests for a service.
     pub fn listen(&mut self, service: ServiceId) {
         self.services.insert(service);
     }
 
-    /// Refuses requests for a service from here on.
+    /// Starts to refuse requests for a service.
     pub fn ignore(&mut self, service: ServiceId) {
         self.services.remove(&service);
     }
 
-    /// Returns whether it takes requests for a service.
+    /// Returns whether requests for a service are accepted.
     pub fn listens(&self, service: ServiceId) -> bool {
         self.services.contains(&service)
     }
 
-    /// Asks for a connection; the name in `req` is replaced by the one that is returned.
+    /// Requests a connection. The ID in `req` is replaced by the returned one.
     pub fn connect(&mut self, now: Time, peer: IpAddr, req: &Req) -> CommId {
         let id = self.new_id();
         let req = Req { id, ..*req };
@@ -116,7 +116,7 @@ impl Manager {
         id
     }
 
-    /// Asks for the queue pair of a datagram service; the name in `req` is replaced.
+    /// Requests the queue pair of a datagram service. The ID in `req` is replaced by the returned one.
     pub fn resolve(&mut self, now: Time, peer: IpAddr, req: &SidrReq) -> CommId {
         let id = self.new_id();
         let req = SidrReq { id, ..*req };
@@ -134,8 +134,8 @@ impl Manager {
         act(connection, &mut self.out)
     }
 
-    /// Accepts a connection that a peer asked for; the names in `rep` are replaced. Its `qpn` goes into the field that
-    /// the service of the connection has for it.
+    /// Accepts a connection requested by a peer. The IDs in `rep` are replaced, and its `qpn` is put into the field
+    /// that the connection's service uses for it.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl Manager {
         self.with_connection(id, Connection::confirm)
     }
 
-    /// Refuses a connection that a peer asked for or accepted.
+    /// Refuses a connection that a peer requested or accepted.
     ///
     /// # Errors
     ///
@@ -170,8 +170,7 @@ impl Manager {
         })
     }
 
-    /// Answers a peer that asked for the queue pair of a datagram service; name and service in `rep` are
-    /// replaced.
+    /// Replies to a peer's request for a datagram service's queue pair. ID and service in `rep` are replaced.
     ///
     /// # Errors
     ///
@@ -181,7 +180,7 @@ impl Manager {
         resolution.answer(now, rep, &mut self.out)
     }
 
-    /// Ends a connection. It succeeds if the connection is ending already.
+    /// Disconnects. Succeeds if the connection is already ending.
     ///
     /// # Errors
     ///
@@ -190,7 +189,7 @@ impl Manager {
         self.with_connection(id, |connection, out| connection.disconnect(now, out))
     }
 
-    /// Takes note that a packet of a connection arrived. It is established, although the peer's RTU is missing.
+    /// Records that a packet of the connection arrived: it is established even though the peer's RTU is missing.
     ///
     /// # Errors
     ///
@@ -202,7 +201,7 @@ impl Manager {
         })
     }
 
-    /// Gives up a connection or exchange in any state: it is refused or ended, and has no more events.
+    /// Abandons a connection or exchange in any state: it is refused or ended, and reports no more events.
     pub fn abandon(&mut self, now: Time, id: CommId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.abandon(now, &mut self.out);
@@ -211,7 +210,7 @@ impl Manager {
             }
         }
         if let Some(resolution) = self.resolutions.get_mut(&id) {
-            // Without an answer, the peer would ask again.
+            // Without a reply the peer would repeat its request.
             let refusal = SidrRep::refusal(SidrStatus::REJECT);
             let _answered_before = resolution.answer(now, &refusal, &mut self.out);
             if !resolution.is_passive() {
@@ -220,8 +219,7 @@ impl Manager {
         }
     }
 
-    /// Takes note that the process of a peer whose names have a prefix has ended, without a message: its
-    /// connections are over.
+    /// Records that the peer process with this ID prefix has ended without a message: its connections are over.
     pub fn peer_ended(&mut self, now: Time, peer: IpAddr, prefix: u16) {
         let all = self.connections.values_mut();
         let of_process = all.filter(|it| {
@@ -232,7 +230,7 @@ impl Manager {
         }
     }
 
-    /// Processes a message, which may be untrusted.
+    /// Processes an untrusted message.
     pub fn receive(&mut self, now: Time, from: IpAddr, mad: &Mad) {
         let Ok(message) = Message::parse(mad) else {
             return;
@@ -257,7 +255,7 @@ impl Manager {
     }
 
     fn receive_for(&mut self, now: Time, from: IpAddr, ids: IdPair, message: &Message, mad: &Mad) {
-        // A side that gives up before an answer came does not know the name of this side.
+        // A peer that gives up before it got a reply does not know the local ID.
         let named = match ids.remote {
             CommId(0) => self.of_remote(from, ids.local).map(|it| it.ids.local),
             id => Some(id),
@@ -276,7 +274,7 @@ impl Manager {
         }
     }
 
-    /// The connection that a peer has this name for.
+    /// Returns the connection for which the peer uses this ID.
     fn of_remote(&mut self, peer: IpAddr, id: CommId) -> Option<&mut Connection> {
         let mut all = self.connections.values_mut();
         all.find(|it| it.peer == peer && it.ids.remote == id && it.remote.is_some())
@@ -296,7 +294,7 @@ impl Manager {
         }
         let mut all = self.connections.values_mut();
         if let Some(earlier) = all.find(|it| it.has_remote(from, remote)) {
-            // Its queue pair is new, so the connection that this side knows is over.
+            // The peer's queue pair is new, so the connection known here is over.
             let _not_established = earlier.disconnect(now, &mut self.out);
             self.refuse(from, req, RejectReason::STALE_CONNECTION, mad);
         } else if !self.listens(req.service) {
@@ -326,7 +324,7 @@ impl Manager {
         }
     }
 
-    /// How many requests wait for the program.
+    /// Returns how many requests wait for the program.
     fn waiting(&self) -> usize {
         let connections = self.connections.values();
         let resolutions = self.resolutions.values();
@@ -343,7 +341,7 @@ impl Manager {
         self.out.send(to, rej.emit(mad.transaction()));
     }
 
-    /// The answer to a message for a connection or service that no process of its address has, if it takes
+    /// Returns the reply to a message for a connection or service that no process of its address has, if it calls for
     /// one.
     pub fn answer_to_stray(mad: &Mad) -> Option<Mad> {
         let swapped = |ids: &IdPair| IdPair {
@@ -364,21 +362,21 @@ impl Manager {
                 let ids = swapped(&rep.ids);
                 reject(ids, Rejected::Rep, RejectReason::INVALID_COMM_ID)
             }
-            // The connection is over at this end, which is what the peer wants to know.
+            // The connection is over at this end, which is all that the peer needs to know.
             Message::Dreq(dreq) => Message::Drep(swapped(&dreq.ids)),
             _ => return None,
         };
         Some(answer.emit(mad.transaction()))
     }
 
-    /// When [`poll`](Self::poll) has something to do.
+    /// Returns when [`poll`](Self::poll) must be called.
     pub fn deadline(&self) -> Option<Time> {
         let connections = self.connections.values().filter_map(Connection::deadline);
         let resolutions = self.resolutions.values().filter_map(Resolution::deadline);
         connections.chain(resolutions).min()
     }
 
-    /// Repeats what was not answered in time, and ends what is over.
+    /// Repeats messages not answered in time, and removes finished connections.
     pub fn poll(&mut self, now: Time) {
         for connection in self.connections.values_mut() {
             connection.poll(now, &mut self.out);
@@ -390,12 +388,12 @@ impl Manager {
         self.resolutions.retain(|_, it| !it.is_closed());
     }
 
-    /// The next message to send, and the address that it goes to.
+    /// Returns the next message to send, and its destination.
     pub fn poll_transmit(&mut self) -> Option<(IpAddr, Mad)> {
         self.out.messages.pop_front()
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         self.out.events.pop_front()
     }

@@ -1,4 +1,4 @@
-//! The messages. Their fields are where the tables of IBTA chapter 12 place them.
+//! The messages. Field positions follow the tables of IBTA chapter 12.
 
 use super::ServiceId;
 use super::mad::{Mad, MadError};
@@ -6,11 +6,11 @@ use gdr_roce::Psn;
 use gdr_roce::Reliability;
 use gdr_roce::{PartitionKey, Qkey, Qpn};
 
-/// One side's name of a connection; 0 where a side has none.
+/// A communication ID: one side's name for a connection; 0 if that side has none yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct CommId(pub u32);
 
-/// Both names of a connection, as the sender of a message sees them.
+/// Both communication IDs of a connection, as seen by the message's sender.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct IdPair {
@@ -18,7 +18,7 @@ pub struct IdPair {
     pub remote: CommId,
 }
 
-/// The path of a connection as its active side proposes it. Fields of InfiniBand have the values of RoCE.
+/// A connection's path as the active side proposes it. InfiniBand fields have the values of RoCE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Path {
@@ -28,11 +28,11 @@ pub struct Path {
     pub flow_label: u32,
     pub traffic_class: u8,
     pub hop_limit: u8,
-    /// An exponent of five bits, as of [`AckTimeout`](gdr_roce::AckTimeout).
+    /// A five-bit exponent, as in [`AckTimeout`](gdr_roce::AckTimeout).
     pub ack_timeout: u8,
 }
 
-/// REQ: asks for a connection.
+/// REQ: requests a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Req {
@@ -43,14 +43,14 @@ pub struct Req {
     pub qpn: Qpn,
     pub responder_resources: u8,
     pub initiator_depth: u8,
-    /// How long its sender waits for an answer: an exponent of five bits.
+    /// How long the sender waits for a reply: a five-bit exponent.
     pub remote_response_timeout: u8,
-    /// `None` for a service that this crate does not know.
+    /// `None` for a transport service that this crate does not implement.
     pub reliability: Option<Reliability>,
     pub has_flow_control: bool,
-    /// The first PSN of the packets *to* the sender of this message.
+    /// The first PSN of packets sent *to* the sender of this message.
     pub starting_psn: Psn,
-    /// How long its sender takes for an answer: an exponent of five bits.
+    /// How long the sender takes to reply: a five-bit exponent.
     pub local_response_timeout: u8,
     /// Three bits.
     pub retry_count: u8,
@@ -73,13 +73,13 @@ pub struct Rep {
     pub ids: IdPair,
     pub qkey: Qkey,
     pub qpn: Qpn,
-    /// The queue pair of an extended connection, which has the field of end-to-end contexts.
+    /// The queue pair of an extended connection, carried in the end-to-end context field.
     pub target_qpn: Qpn,
-    /// The first PSN of the packets *to* the sender of this message.
+    /// The first PSN of packets sent *to* the sender of this message.
     pub starting_psn: Psn,
     pub responder_resources: u8,
     pub initiator_depth: u8,
-    /// An exponent of five bits.
+    /// A five-bit exponent.
     pub target_ack_delay: u8,
     pub has_flow_control: bool,
     /// Three bits.
@@ -89,13 +89,13 @@ pub struct Rep {
     pub private_data: [u8; Self::PRIVATE],
 }
 
-/// The message that a MRA or REJ is about.
+/// The message that an MRA or REJ refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Rejected {
     Req,
     Rep,
-    /// Another one, or none.
+    /// Any other value, including none.
     Other(u8),
 }
 
@@ -117,58 +117,58 @@ impl Rejected {
     }
 }
 
-/// MRA: a message has arrived, and the answer will take longer.
+/// MRA: acknowledges a message whose reply will take longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Mra {
     pub ids: IdPair,
     pub message: Rejected,
-    /// How long the answer takes at most: an exponent of five bits.
+    /// How long the reply takes at most: a five-bit exponent.
     pub service_timeout: u8,
     pub private_data: [u8; Self::PRIVATE],
 }
 
-/// Why a message was refused (IBTA 12.6.7.2). Peers may use any number.
+/// Why a message was refused (IBTA 12.6.7.2). Peers may send any value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RejectReason(pub u16);
 
 impl RejectReason {
-    /// The sender of the REQ gave up.
+    /// The sender of the REQ timed out.
     pub const TIMEOUT: Self = Self(4);
-    /// No connection has this name.
+    /// No connection has this communication ID.
     pub const INVALID_COMM_ID: Self = Self(6);
     /// No program listens for the service.
     pub const INVALID_SERVICE_ID: Self = Self(8);
-    /// The queue pair is connected already, as far as the other side knows.
+    /// The queue pair is already connected, as far as the refusing side knows.
     pub const STALE_CONNECTION: Self = Self(10);
     /// The program refused it.
     pub const CONSUMER: Self = Self(28);
 }
 
-/// REJ: refuses or gives up a connection.
+/// REJ: refuses a connection, or gives it up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Rej {
     pub ids: IdPair,
     pub message: Rejected,
     pub reason: RejectReason,
-    /// How many bytes of `info` there are: seven bits.
+    /// The number of valid bytes in `info`: seven bits.
     pub info_len: u8,
     pub info: [u8; 72],
     pub private_data: [u8; Self::PRIVATE],
 }
 
-/// DREQ: ends a connection.
+/// DREQ: disconnects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Dreq {
     pub ids: IdPair,
-    /// The queue pair of the receiver.
+    /// The receiver's queue pair.
     pub remote_qpn: Qpn,
     pub private_data: [u8; Self::PRIVATE],
 }
 
-/// SIDR_REQ: asks for the queue pair of a datagram service.
+/// SIDR_REQ: resolves the queue pair of a datagram service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct SidrReq {
@@ -178,7 +178,7 @@ pub struct SidrReq {
     pub private_data: [u8; Self::PRIVATE],
 }
 
-/// Whether a datagram service has a queue pair (IBTA 12.11.2.2). Peers may use any number.
+/// The outcome of a SIDR_REQ (IBTA 12.11.2.2). Peers may send any value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SidrStatus(pub u8);
 
@@ -191,7 +191,7 @@ impl SidrStatus {
     pub const REJECT: Self = Self(2);
 }
 
-/// SIDR_REP: the answer to a SIDR_REQ.
+/// SIDR_REP: the reply to a SIDR_REQ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct SidrRep {
@@ -204,35 +204,35 @@ pub struct SidrRep {
 }
 
 impl Req {
-    /// The length of its private data.
+    /// Private data length in bytes.
     pub const PRIVATE: usize = 92;
 }
 impl Rep {
-    /// The length of its private data.
+    /// Private data length in bytes.
     pub const PRIVATE: usize = 196;
 }
 impl Mra {
-    /// The length of its private data.
+    /// Private data length in bytes.
     pub const PRIVATE: usize = 222;
 }
 impl Rej {
-    /// The length of its private data.
+    /// Private data length in bytes.
     pub const PRIVATE: usize = 148;
 }
 impl Dreq {
-    /// The length of its private data.
+    /// Private data length in bytes.
     pub const PRIVATE: usize = 220;
 }
 impl SidrReq {
-    /// The length of its private data.
+    /// Private data length in bytes.
     pub const PRIVATE: usize = 216;
 }
 impl SidrRep {
-    /// The length of its private data.
+    /// Private data length in bytes.
     pub const PRIVATE: usize = 136;
 }
 
-/// A message of connection management.
+/// A connection management message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 #[allow(
@@ -244,16 +244,16 @@ pub enum Message {
     Mra(Mra),
     Rej(Rej),
     Rep(Rep),
-    /// The REP has arrived.
+    /// Acknowledges a REP: ready to use.
     Rtu(IdPair),
     Dreq(Dreq),
-    /// The answer to a DREQ.
+    /// The reply to a DREQ.
     Drep(IdPair),
     SidrReq(SidrReq),
     SidrRep(SidrRep),
 }
 
-/// The attributes (IBTA table 345).
+/// Attribute IDs (IBTA table 345).
 const REQ: u16 = 0x10;
 const MRA: u16 = 0x11;
 const REJ: u16 = 0x12;
@@ -264,19 +264,18 @@ const DREP: u16 = 0x16;
 const SIDR_REQ: u16 = 0x17;
 const SIDR_REP: u16 = 0x18;
 
-/// The transport services of a REQ that are not connections of two queue pairs, and the one of the extended ones that
-/// there is.
+/// The REQ's transport service codes other than RC and UC, and the only defined extended one.
 const DATAGRAM: u8 = 2;
 const EXTENDED: u8 = 3;
 const XRC: u8 = 1;
 
-/// The LID of a path that goes by GID.
+/// The LID of a path that is routed by GID.
 const PERMISSIVE_LID: [u8; 2] = [0xff; 2];
-/// A rate of 10 Gb/s, by `enum ibv_rate`: a path must have one.
+/// 10 Gb/s in `enum ibv_rate`: a path needs some rate.
 const RATE: u8 = 3;
 
 impl Message {
-    /// Reads the message of a datagram, which may be untrusted. Fields that RoCE does not use are not kept.
+    /// Parses an untrusted datagram. Fields that RoCE does not use are dropped.
     ///
     /// # Errors
     ///
@@ -338,7 +337,7 @@ impl Message {
         })
     }
 
-    /// Writes the message to a datagram.
+    /// Encodes the message as a datagram.
     pub fn emit(&self, transaction: u64) -> Mad {
         let new = |attribute| Mad::new(attribute, transaction);
         let of_pair = |attribute, ids: &IdPair| {
@@ -409,8 +408,8 @@ impl Message {
         }
     }
 
-    /// Whom a message is for: the connection or exchange of its receiver that it names, the service that it asks for,
-    /// or the connection that an earlier request of its sender asked for.
+    /// Returns the addressee: the receiver's connection or exchange that the message names, the service that it
+    /// requests, or the connection that an earlier request of its sender asked for.
     pub const fn addressee(&self) -> Addressee {
         match self {
             Self::Req(req) => Addressee::Service(req.service),
@@ -427,7 +426,7 @@ impl Message {
     }
 }
 
-/// Whom a message is for.
+/// The addressee of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Addressee {
@@ -521,7 +520,7 @@ fn emit_req(req: &Req, mut mad: Mad) -> Mad {
 }
 
 impl SidrRep {
-    /// A refusal.
+    /// Returns a refusal.
     pub fn refusal(status: SidrStatus) -> Self {
         Self {
             id: CommId::default(),
@@ -533,7 +532,7 @@ impl SidrRep {
         }
     }
 
-    /// The answer where no program listens.
+    /// Returns the reply for a service on which no program listens.
     pub(super) fn unsupported(req: &SidrReq) -> Self {
         Self {
             id: req.id,
@@ -544,7 +543,7 @@ impl SidrRep {
 }
 
 impl Rej {
-    /// A refusal without private data.
+    /// Returns a refusal without private data.
     pub(super) fn plain(ids: IdPair, message: Rejected, reason: RejectReason) -> Self {
         Self {
             ids,
@@ -556,8 +555,8 @@ impl Rej {
         }
     }
 
-    /// The end of a REQ that has no answer yet. As the peer's name is unknown, the peer finds the connection by the
-    /// device of the sender.
+    /// Returns the REJ that abandons a REQ which has no reply yet. The peer's ID is unknown, so the peer finds the
+    /// connection by the sender's device.
     pub(super) fn giving_up(ids: IdPair, ca_guid: u64) -> Self {
         let guid = ca_guid.to_be_bytes();
         let mut rej = Self::plain(ids, Rejected::Other(2), RejectReason::TIMEOUT);
@@ -575,7 +574,7 @@ mod tests {
     use crate::MAD_LEN;
     use proptest::prelude::*;
 
-    /// A datagram with these bytes after its header.
+    /// Returns a datagram with these bytes after its header.
     fn mad(attribute: u16, data: &[u8]) -> Mad {
         let mut mad = Mad::new(attribute, 0x55);
         mad.put(0, data);
@@ -639,7 +638,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2048))]
 
-        /// What is read can be written and read again, whatever the bytes are.
+        /// Whatever parses can be encoded and parsed again, for any bytes.
         #[test]
         fn any_datagram_gives_a_message_or_an_error(
             attribute in 0x0e_u16..0x1c, data in proptest::collection::vec(any::<u8>(), MAD_LEN - 24),
@@ -660,7 +659,7 @@ mod tests {
             }
         }
 
-        /// Only reserved bits, and fields that only InfiniBand uses, are lost.
+        /// Only reserved bits and InfiniBand-only fields are lost.
         #[test]
         fn messages_between_two_names_keep_every_byte(
             attribute in proptest::sample::select(vec![MRA, REJ, DREQ]),

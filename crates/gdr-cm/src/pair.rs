@@ -1,4 +1,4 @@
-//! Two managers, and a link between them that loses messages.
+//! Two managers and a lossy link between them.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use gdr_roce::{PartitionKey, Qkey, Qpn};
 
 const SERVICE: ServiceId = ServiceId::of_port(0x0106, 7174);
 const NO_DATA: &[u8; Rej::PRIVATE] = &[0; Rej::PRIVATE];
-/// Longer than any side repeats anything, with a MRA.
+/// Longer than any side keeps retransmitting, even with an MRA.
 const LONG: Duration = Duration::from_secs(400);
 
 fn req(qpn: u32) -> Req {
@@ -74,14 +74,14 @@ fn address(side: usize) -> IpAddr {
     IpAddr::from([127, 0, 0, 1 + side as u8])
 }
 
-/// Two ends; end 0 connects to end 1.
+/// Two ends, of which end 0 connects to end 1.
 struct Pair<L> {
     ends: [Manager; 2],
     now: Time,
-    /// What is under way, and the end that it goes to.
+    /// Messages in flight, with the receiving end.
     wire: VecDeque<(usize, Mad)>,
     events: [Vec<CmEvent>; 2],
-    /// Which of the messages are lost, by their place among all.
+    /// Decides which messages are lost, by sequence number.
     is_lost: L,
     sent: usize,
 }
@@ -100,7 +100,7 @@ impl<L: FnMut(usize) -> bool> Pair<L> {
         }
     }
 
-    /// Passes messages on until none is under way, without a passing of time.
+    /// Delivers messages until none is in flight, without advancing the time.
     fn settle(&mut self) {
         loop {
             for side in 0..2 {
@@ -123,7 +123,7 @@ impl<L: FnMut(usize) -> bool> Pair<L> {
         }
     }
 
-    /// Lets time pass until a condition holds; returns whether it does.
+    /// Advances the time until a condition holds. Returns whether it does.
     fn wait(&mut self, limit: Duration, is_met: impl Fn(&Self) -> bool) -> bool {
         let end = self.now + limit;
         loop {
@@ -159,7 +159,7 @@ impl<L: FnMut(usize) -> bool> Pair<L> {
         })
     }
 
-    /// Connects; returns the names of both sides, if the connection is established at both.
+    /// Connects. Returns both IDs if the connection is established on both sides.
     fn connect(&mut self) -> Option<(CommId, CommId)> {
         let id = self.ends[0].connect(self.now, address(1), &req(17));
         if !self.wait(LONG, |pair| pair.requested().is_some()) {
@@ -236,7 +236,7 @@ fn an_extended_connection_ends_at_a_target() {
         panic!("{:?}", pair.events);
     };
     assert_eq!((*id, rep.qpn), (active, Qpn::new(18)));
-    // Its end names the target, too.
+    // The DREQ also names the target.
     pair.ends[0].confirm(active).unwrap();
     pair.ends[0].disconnect(pair.now, active).unwrap();
     let dreq = std::iter::from_fn(|| pair.ends[0].poll_transmit()).last();
@@ -270,7 +270,7 @@ fn the_end_of_a_process_ends_its_connections_in_any_state() {
         assert_eq!(count.count(), 1);
         assert_eq!(pair.sent, 3, "no one is there to receive");
     }
-    // The program of the passive side has not answered; the active one has not confirmed.
+    // Neither side's program has responded: the passive one has not replied, the active one has not confirmed.
     let mut pair = Pair::new(|_| false);
     pair.ends[0].connect(pair.now, address(1), &req(17));
     pair.settle();
@@ -294,7 +294,7 @@ fn the_end_of_a_process_ends_its_connections_in_any_state() {
     pair.ends[0].peer_ended(pair.now, address(1), passive_prefix);
     pair.settle();
     assert!(is_rejected(&pair.events[0][1], active));
-    // The passive side waits for the RTU.
+    // The passive side is waiting for the RTU.
     pair.ends[1].peer_ended(pair.now, address(0), active_prefix);
     assert!(pair.wait(LONG, |pair| pair.is_over(1, passive)));
 }
@@ -341,7 +341,7 @@ fn a_request_that_comes_twice_is_one_and_is_acknowledged() {
 fn who_has_a_mra_waits_for_a_slow_program() {
     let mut pair = Pair::new(|_| false);
     let id = pair.ends[0].connect(pair.now, address(1), &req(17));
-    // The second REQ is answered by a MRA, which is good for 69 s.
+    // The second REQ is answered by an MRA, which is valid for 69 s.
     assert!(!pair.wait(Duration::from_secs(65), |pair| !pair.events[0].is_empty()));
     assert_eq!(pair.sent, 3);
     let passive = pair.requested().unwrap();
@@ -416,7 +416,7 @@ fn a_peer_that_is_gone_is_unreachable_or_disconnected() {
 fn a_queue_pair_that_connects_again_ends_the_connection_that_it_had() {
     let mut pair = Pair::new(|_| false);
     let (_, passive) = pair.connect().unwrap();
-    // The peer was killed, and its successor has the same queue pair number.
+    // The peer was killed, and its successor reuses the queue pair number.
     pair.ends[0] = Manager::new(1, 1000);
     pair.events[0].clear();
     let id = pair.ends[0].connect(pair.now, address(1), &req(17));
@@ -425,7 +425,7 @@ fn a_queue_pair_that_connects_again_ends_the_connection_that_it_had() {
         panic!("{:?}", pair.events);
     };
     assert_eq!((*of, *reason), (id, RejectReason::STALE_CONNECTION));
-    // The successor answers for the connection that it does not know.
+    // The successor replies for a connection that it does not know.
     assert!(pair.wait(LONG, |pair| pair.is_over(1, passive)));
     pair.ends[1].abandon(pair.now, passive);
     pair.events = [Vec::new(), Vec::new()];
@@ -458,7 +458,7 @@ fn who_gives_up_a_request_says_by_what_the_peer_finds_it() {
     let Ok(message @ Message::Rej(rej)) = Message::parse(&mad) else {
         panic!("{mad:?}");
     };
-    // IBA 12.6.7.2: with reason 4 the additional information is the identifier of the device.
+    // IBTA 12.6.7.2: with reason 4, the additional information is the device's GUID.
     assert_eq!((rej.reason, rej.info_len), (RejectReason::TIMEOUT, 8));
     assert_eq!(rej.info[..8], req(17).ca_guid.to_be_bytes());
     assert_eq!(message.addressee(), Addressee::Request(id));
@@ -626,7 +626,7 @@ fn what_names_no_connection_gets_the_answer_that_ends_it() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever is lost, both sides end in the same state, or the one that is left waiting says so.
+    /// Whatever is lost, both sides reach the same final state, or the side left waiting reports it.
     #[test]
     fn both_sides_agree_in_the_end(losses: Vec<bool>, ends: bool, refuses: bool) {
         let mut pair = Pair::new(|at| losses.get(at).copied().unwrap_or(false));
@@ -664,7 +664,7 @@ proptest! {
         pair.ends[side].disconnect(pair.now, name).unwrap();
         prop_assert!(pair.wait(LONG, |pair| pair.is_over(side, name)));
         let other = [passive, id][side];
-        // All losses may be of the end; the other side ends by its own then.
+        // The losses may all hit the teardown; the other side then ends by itself.
         if !pair.is_over(1 - side, other) {
             pair.ends[1 - side].disconnect(pair.now, other).unwrap();
             prop_assert!(pair.wait(LONG, |pair| pair.is_over(1 - side, other)));
@@ -675,7 +675,7 @@ proptest! {
         }
     }
 
-    /// Any datagrams, in any order, leave a manager that works.
+    /// Any sequence of datagrams leaves the manager functional.
     #[test]
     fn messages_of_a_hostile_peer_leave_a_manager_that_works(
         mads in proptest::collection::vec((0x10_u16..0x19, any::<[u8; 16]>(), 0_usize..2), 0..40),

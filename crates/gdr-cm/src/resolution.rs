@@ -1,4 +1,4 @@
-//! One exchange for the queue pair of a datagram service.
+//! One exchange that resolves the queue pair of a datagram service (SIDR).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::message::{CommId, Message, SidrRep, SidrReq};
 use super::retransmission::{Due, Retransmission};
 use gdr_roce::Time;
 
-/// How long an answer is kept for a request that comes again: as long as a peer repeats it.
+/// How long a reply is kept for repeated requests: as long as a peer may repeat them.
 const ANSWER_KEPT: Duration = Duration::from_secs(60);
 
 /// One end of an exchange.
 #[derive(Debug)]
 pub(super) struct Resolution {
     pub(super) peer: IpAddr,
-    /// The name of this side.
+    /// The local ID.
     id: CommId,
-    /// The name that is sent: the asking side's.
+    /// The ID on the wire, which is the requesting side's.
     pub(super) sent_id: CommId,
     transaction: u64,
     phase: Phase,
@@ -29,7 +29,7 @@ pub(super) struct Resolution {
 #[derive(Debug)]
 enum Phase {
     Asked(Retransmission),
-    /// The program has to answer.
+    /// Waits for the program's reply.
     Received(ServiceId),
     Answered(Mad, Time),
     Closed,
@@ -74,7 +74,7 @@ impl Resolution {
         matches!(self.phase, Phase::Closed)
     }
 
-    /// Returns whether this side was asked.
+    /// Returns whether this is the passive side.
     pub(super) fn is_passive(&self) -> bool {
         matches!(self.phase, Phase::Received(_) | Phase::Answered(..))
     }
@@ -112,7 +112,7 @@ impl Resolution {
         Ok(())
     }
 
-    /// The request came again, since the answer was lost or the program is slow.
+    /// Handles a repeated request: the reply was lost, or the program is slow.
     pub(super) fn receive_again(&self, out: &mut Output) {
         if let Phase::Answered(mad, _) = &self.phase {
             out.send(self.peer, *mad);

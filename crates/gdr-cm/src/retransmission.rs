@@ -1,18 +1,18 @@
-//! A message that is repeated until it is answered.
+//! A message that is retransmitted until it is answered.
 
 use std::time::Duration;
 
 use super::mad::Mad;
 use gdr_roce::Time;
 
-/// The first wait. Messages of a host nearby are answered much sooner, so a loss costs little.
+/// The initial delay. Nearby hosts answer much sooner, so a loss costs little.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
-/// The longest wait: 4.096 us * 2^20, which rdma_cm also uses.
+/// The maximum delay: 4.096 us * 2^20, as in rdma_cm.
 const LONGEST_WAIT: Duration = Duration::from_micros(4_294_967);
-/// How often a message is repeated, as by rdma_cm: the wait for an answer ends after about 52 s.
+/// The number of retransmissions, as in rdma_cm: the sender gives up after about 52 s.
 const REPETITIONS: u8 = 15;
 
-/// A message, and when it is sent next.
+/// A message, and when to send it next.
 #[derive(Debug)]
 pub(super) struct Retransmission {
     mad: Mad,
@@ -21,7 +21,7 @@ pub(super) struct Retransmission {
     left: u8,
 }
 
-/// What a [`Retransmission`] asks for.
+/// What a [`Retransmission`] calls for.
 #[derive(Debug)]
 pub(super) enum Due {
     Later,
@@ -30,7 +30,7 @@ pub(super) enum Due {
 }
 
 impl Retransmission {
-    /// For a message that is sent at `now`.
+    /// Returns the state for a message sent at `now`.
     pub(super) fn new(now: Time, mad: Mad) -> Self {
         Self {
             mad,
@@ -57,7 +57,7 @@ impl Retransmission {
         Due::Send(Box::new(self.mad))
     }
 
-    /// Repeats nothing until the answer is due that a MRA announced.
+    /// Postpones retransmission until the reply announced by an MRA is due.
     pub(super) fn postpone(&mut self, now: Time, service_timeout: Duration) {
         self.due = self.due.max(now + service_timeout + LONGEST_WAIT);
     }

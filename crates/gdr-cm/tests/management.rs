@@ -1,4 +1,4 @@
-//! The management queue pair of an address, shared by several devices as by several processes.
+//! The management queue pair of an address, shared by several devices just as by several processes.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -28,7 +28,7 @@ fn open(address: IpAddr) -> Device {
     Device::open(&options, None).unwrap()
 }
 
-/// A process's end, and the thread that receives.
+/// A process's end, and its receiving thread.
 struct Member {
     management: Arc<Management>,
     received: Receiver<ReceivedMad>,
@@ -73,7 +73,7 @@ impl Member {
         }
     }
 
-    /// Sends until a message is received, as it may be lost while there is no keeper.
+    /// Sends a message repeatedly until it is received, as it may be lost while there is no keeper.
     fn send_until(&self, to: &Self, message: &Message) -> ReceivedMad {
         let deadline = Deadline::after(LIMIT);
         let address = to.management.local().ip();
@@ -86,7 +86,7 @@ impl Member {
         panic!("{message:?} did not arrive");
     }
 
-    /// Receives the answer to a message that is sent until it comes.
+    /// Sends a message repeatedly until it is answered. Returns the reply.
     fn asks(&self, address: IpAddr, message: &Message) -> Message {
         let deadline = Deadline::after(LIMIT);
         while !deadline.has_passed() {
@@ -140,7 +140,7 @@ fn each_process_receives_the_messages_of_its_connections() {
                 let received = from.send_until(to, &message);
                 assert_eq!(received.from, address);
                 assert_eq!(Message::parse(&received.mad), Ok(message));
-                // Nothing came for the others. More of the same may be on the way.
+                // Nothing arrived for the others. More copies may be in flight.
                 while to.received.recv_timeout(Duration::from_millis(20)).is_ok() {}
                 for other in members.iter().filter(|it| it.id() != to.id()) {
                     assert!(matches!(
@@ -169,7 +169,7 @@ fn requests_go_to_the_process_that_listens() {
         assert_eq!(Message::parse(&received.mad), Ok(request));
         one.management.ignore(SERVICE);
     }
-    // No process listens any more, and the keeper says so.
+    // No process listens any more, and the keeper reports that.
     let Message::SidrRep(answer) = client.asks(address, &asking(client.id(), SERVICE)) else {
         panic!("not an answer");
     };
@@ -181,7 +181,7 @@ fn a_request_that_came_too_early_goes_to_who_listens_next() {
     let address = IpAddr::from([127, 0, 56, 9]);
     let client = Member::new(IpAddr::from([127, 0, 56, 10]));
     let members = [(); 2].map(|()| Member::new(address));
-    // There is a keeper.
+    // By now there is a keeper.
     client.send_until(&members[1], &rtu(members[1].id()));
     let request = asking(client.id(), SERVICE);
     let is_held_for = |member: &Member| {
@@ -193,7 +193,7 @@ fn a_request_that_came_too_early_goes_to_who_listens_next() {
         answer.is_err() && received.is_ok_and(|it| Message::parse(&it.mad) == Ok(request))
     };
     for member in &members {
-        // The threads of a busy machine may be late.
+        // Retried, as threads may be late on a busy machine.
         assert!((0..10).any(|_| is_held_for(member)));
     }
 }
@@ -249,12 +249,12 @@ fn another_process_receives_when_the_keeper_ends() {
     let mut members: Vec<_> = (0..4).map(|_| Member::new(address)).collect();
     while let Some(last) = members.last() {
         client.send_until(last, &rtu(last.id()));
-        // The first one is the keeper, or one of the others became it.
+        // The first member is the keeper, or one of the others has become it.
         members.remove(0);
     }
 }
 
-/// An end of connections, which loses every tenth message that it sends.
+/// A connection endpoint that loses every tenth message it sends.
 struct LossyEnd {
     management: Management,
     manager: Manager,
@@ -281,7 +281,7 @@ impl LossyEnd {
         Time::since_epoch(self.start.elapsed())
     }
 
-    /// Receives for a moment, and answers. The active side disconnects as soon as a connection is there.
+    /// Receives briefly, and replies. The active side disconnects as soon as it is connected.
     fn progress(&mut self) {
         while let Some((to, mad)) = self.manager.poll_transmit() {
             self.sent += 1;
@@ -319,7 +319,7 @@ impl LossyEnd {
 fn the_next_keeper_receives_what_the_last_one_has_left() {
     let address: IpAddr = "127.0.56.9".parse().unwrap();
     let keeper = Management::open(&open(address)).unwrap();
-    // It takes the name.
+    // Claims the name.
     let none = keeper.receive(Some(Deadline::after(Duration::ZERO)));
     assert!(none.is_none());
     let other = Member::new(address);
@@ -333,7 +333,7 @@ fn the_next_keeper_receives_what_the_last_one_has_left() {
     while !is_watching() {
         assert!(!deadline.has_passed());
     }
-    // As a process that ends right after it has sent this.
+    // Like a process that ends right after sending this.
     let last = Message::Rtu(IdPair {
         local: CommId(10),
         remote: other.id(),
@@ -436,7 +436,7 @@ fn the_end_of_a_peer_is_reported_once_to_who_watches_it() {
             watcher.management.watch(process);
             watcher.management.watch(watcher.process());
         }
-        // One that has ended before: where the address is another one, it may be of another host.
+        // A process that ended before. At another address, it could be on another host.
         let before = Member::new(peer_address).process();
         one.management.watch(before);
         if peer_address == addresses[0] {
@@ -446,7 +446,7 @@ fn the_end_of_a_peer_is_reported_once_to_who_watches_it() {
         for watcher in [&one, &other] {
             assert_eq!(watcher.ended.recv_timeout(LIMIT), Ok(process));
         }
-        // What follows is received, and no second report came before it.
+        // Later messages are received, with no second report before them.
         for member in [&one, &other, &unconcerned] {
             unconcerned.send_until(member, &rtu(member.id()));
             assert_eq!(member.ended.try_recv(), Err(TryRecvError::Empty));

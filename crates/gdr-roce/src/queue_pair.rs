@@ -102,7 +102,7 @@ impl QueuePair {
     /// retransmitted. A message is dropped if one of its packets is lost, if it is not permitted or does not fit, or if
     /// it needs a receive and none is posted; if it had already taken a receive, the next message uses that. A receive
     /// whose segments are not registered completes with
-    /// [`WcStatus::LocalProtection`](crate::WcStatus::LocalProtection), and the queue pair enters ERR. A send request
+    /// [`WcStatus::LocalProtection`], and the queue pair enters ERR. A send request
     /// with such segments completes with the same status, and the queue pair enters SQE.
     ///
     /// Attributes in [`RtrAttributes`] and [`RtsAttributes`] that limit READs or control acknowledgements and retries

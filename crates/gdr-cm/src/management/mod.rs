@@ -1,19 +1,19 @@
-//! The management queue pair of an address (number 1), which the processes of its port group share.
+//! The management queue pair (number 1) of an address, shared by the processes of its port group.
 //!
-//! The group has one socket for packets to that number, and every member holds it. One process at a time
-//! receives from it, the *keeper*, and hands on what is for another one. All of this is by abstract Unix
-//! names, as the group's slots are:
+//! The group has one socket for packets to that queue pair, which every member holds. A single process at a time, the
+//! *keeper*, receives from it and forwards messages for other processes. Like the group's slots, this is organized
+//! through abstract Unix names:
 //!
-//! - `cm/keeper` is the keeper's. The others are connected to it: the kernel ends these connections when the
-//!   keeper ends in whatever way, and the first to notice takes the name.
-//! - `cm/N` belongs to the process whose communication identifiers have the prefix N.
-//! - `cm/alive/N` belongs to that process, too. Processes of the host that have connections with it are connected
-//!   there, and so notice its end.
-//! - `cm/service/N` belongs to the process that listens for a service. So one process at most does.
+//! - `cm/keeper` is held by the keeper. The others are connected to it: the kernel closes these connections when the
+//!   keeper ends, however it ends, and the first process to notice claims the name.
+//! - `cm/N` is held by the process whose communication IDs have the prefix N.
+//! - `cm/alive/N` is also held by that process. Processes of the host that have connections with it connect there, and
+//!   so notice its end.
+//! - `cm/service/N` is held by the process that listens for a service, so at most one does.
 //!
-//! A message is handed on by a connection of its own, whose two ends see each other's user: other users of the
-//! host receive nothing and hand on nothing. What is for no process is answered by the keeper; requests for a
-//! service only after some time, in which a process may begin to listen.
+//! Each message is forwarded over a connection of its own, whose ends see each other's user: other users of the host
+//! neither receive nor inject messages. The keeper replies to messages that concern no process; to requests for a
+//! service only after some time, during which a process may start to listen.
 
 mod packet;
 mod peers;
@@ -56,45 +56,45 @@ use gdr_udp::accept_without_checksum;
 use gdr_udp::drain;
 use gdr_udp::local_socket::{self, Connected, wait_readable};
 
-/// How many prefixes of identifiers there are.
+/// The number of communication ID prefixes.
 const PREFIXES: u16 = 1 << 12;
-/// How many processes may wait to hand on a message.
+/// How many processes may wait to forward a message.
 const BACKLOG: i32 = 1024;
-/// The bytes of messages that wait for the keeper.
+/// Receive buffer size for packets waiting for the keeper.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// How long the process that hands on a message may take to send it after it connected.
+/// How long a forwarding process may take between connecting and sending.
 const HAND_ON_LIMIT: Duration = Duration::from_millis(100);
-/// What is handed on: the address of the sender, and the message.
+/// A forwarded message: the sender's address, then the message.
 const HANDED_ON: usize = ADDRESS + MAD_LEN;
 const ADDRESS: usize = 16;
-/// How often a keeper is sought while another user has the name.
+/// How often a process tries to become the keeper while another user holds the name.
 const SEEK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The numbers of what can be read.
+/// epoll keys.
 const WOKEN: u64 = 0;
 const PACKET: u64 = 1;
 const INBOX: u64 = 2;
-/// The connection to the keeper ended.
+/// The connection to the keeper closed.
 const KEEPER: u64 = 3;
-/// A process connects to this one as the keeper.
+/// A process connects, watching this one as the keeper.
 const WATCHER: u64 = 4;
-/// A process connects to this one as its peer.
+/// A process connects, watching this one as its peer.
 const WATCHING_PEER: u64 = 5;
-/// A peer ended; the first of its numbers.
+/// A peer ended; the first of these keys.
 const PEER: u64 = 1 << 32;
-/// A service, whose identifier is in the other bits.
+/// A service; its identifier is in the other bits.
 const SERVICE: u64 = 1 << 63;
 
-/// A message that arrived.
+/// A received message.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedMad {
-    /// The address that it came from.
+    /// The sender's address.
     pub from: IpAddr,
-    /// The message, which is untrusted.
+    /// The untrusted message.
     pub mad: Mad,
 }
 
-/// What [`Management::receive`] waits for.
+/// A result of [`Management::receive`].
 #[derive(Clone, Copy, Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -103,18 +103,18 @@ pub struct ReceivedMad {
 pub enum Arrival {
     /// A message.
     Mad(ReceivedMad),
-    /// A process that [`Management::watch`] was called for has ended.
+    /// A process passed to [`Management::watch`] has ended.
     Ended(PeerProcess),
 }
 
-/// What a process has of the management queue pair of an address: it receives the messages for its connections
-/// and services, and sends to any host.
+/// A process's share of the management queue pair of an address: it receives messages for its own connections and
+/// services, and sends to any host.
 pub struct Management {
     local: SocketAddr,
     prefix: u16,
     sender: UdpSocket,
     packets: Packets,
-    /// The group's.
+    /// The group's socket.
     shared: ProcessFd,
     inbox: ProcessFd,
     alive: Mutex<Watched>,
@@ -124,9 +124,9 @@ pub struct Management {
     strays: Mutex<Strays>,
     requests: Mutex<Requests>,
     wakeup: OwnedFd,
-    /// Of all of them.
+    /// The epoll instance over all descriptors.
     readiness: OwnedFd,
-    /// It comes last: the port is free for others when the sockets are closed.
+    /// Declared last: once it is dropped others may take the port, so the sockets must be closed by then.
     _device: Device,
 }
 
@@ -140,7 +140,7 @@ impl fmt::Debug for Management {
 }
 
 impl Management {
-    /// Opens the management queue pair of a device, once for each process.
+    /// Opens the management queue pair of a device. To be called once per process.
     ///
     /// # Errors
     /// [`SocketError::PortNotShared`](gdr_udp::Error::PortNotShared) unless the device was opened with
@@ -154,7 +154,7 @@ impl Management {
         }
         let sender = UdpSocket::bind((local.ip(), 0))
             .map_err(|source| Error::os("binding a UDP socket", source))?;
-        // It forbids fragmentation, on which the ICRC relies.
+        // Forbids fragmentation, on which the ICRC relies.
         UdpSocketState::new(UdpSockRef::from(&sender))
             .map_err(|source| Error::os("preparing a UDP socket", source))?;
         let port = sender
@@ -191,8 +191,7 @@ impl Management {
     }
 }
 
-/// Takes a prefix that no process has. Not always the first one, as a peer may remember the names of a process
-/// that ended.
+/// Claims a free prefix. The search starts at random, as a peer may remember the IDs of a process that ended.
 fn own_prefix(local: SocketAddr) -> Result<(u16, ProcessFd)> {
     let first = gdr_nic::random_number()? as u16;
     for offset in 0..PREFIXES {
@@ -228,7 +227,7 @@ fn alive_name(prefix: u16) -> String {
     format!("alive/{prefix}")
 }
 
-/// Connects to a name of a process of this user.
+/// Connects to a name if a process of this user holds it.
 fn connect_to_own(name: &SocketAddrUnix) -> Result<Option<OwnedFd>> {
     let connected = local_socket::connect(name, SocketType::SEQPACKET)
         .map_err(|errno| Error::os("connecting to a Unix socket", errno))?;
@@ -240,7 +239,7 @@ fn connect_to_own(name: &SocketAddrUnix) -> Result<Option<OwnedFd>> {
     })
 }
 
-/// A connection whose other end is closed.
+/// Returns a connection whose peer is already closed.
 fn ended_connection() -> Result<OwnedFd> {
     let (kept, _closed) = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -253,17 +252,17 @@ fn ended_connection() -> Result<OwnedFd> {
 }
 
 impl Management {
-    /// The prefix of the communication identifiers of this process: it receives the messages with these.
+    /// Returns the prefix of this process's communication IDs. Messages with such IDs are delivered here.
     pub fn prefix(&self) -> u16 {
         self.prefix
     }
 
-    /// The address and port.
+    /// Returns the local address and port.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// Receives requests for a service from here on; returns whether it does, and no other process.
+    /// Starts to receive requests for a service. Returns false if another process does already.
     ///
     /// # Errors
     /// [`SocketError::Os`](gdr_udp::Error::Os).
@@ -281,13 +280,13 @@ impl Management {
         Ok(true)
     }
 
-    /// Reverses a [`Management::listen`] that returned true.
+    /// Undoes a [`Management::listen`] that returned true.
     pub fn ignore(&self, service: ServiceId) {
         lock(&self.services).remove(&service);
     }
 
-    /// Reports the end of a process that this one has a connection with, if it runs on this host, for this user. What it leaves
-    /// undone processes of other hosts do not learn.
+    /// Reports the end of a peer process, if it runs on this host as this user. The end of processes on other hosts
+    /// goes unnoticed.
     pub fn watch(&self, peer: PeerProcess) {
         let is_own = peer.prefix == self.prefix && peer.address == self.local.ip();
         let mut peers = lock(&self.peers);
@@ -299,7 +298,7 @@ impl Management {
         let watched = connected.and_then(|connected| {
             let connection = match connected {
                 Some(connection) => connection,
-                // Who shares the address is on this host, and so has ended before.
+                // Any process at the same address is on this host, so this one has already ended.
                 None if address == self.local => ended_connection()?,
                 None => return Ok(()),
             };
@@ -313,7 +312,7 @@ impl Management {
         }
     }
 
-    /// Sends a message. What the kernel has no room for is lost, as messages may be.
+    /// Sends a message. It is lost if the kernel has no buffer space, which the protocol tolerates.
     pub fn send(&self, to: IpAddr, mad: &Mad) {
         let packet = self.packets.seal(to, mad);
         if let Err(error) = self.sender.send_to(&packet, (to, self.local.port())) {
@@ -321,20 +320,20 @@ impl Management {
         }
     }
 
-    /// Ends a [`Management::receive`] of another thread, or the next one.
+    /// Ends a [`Management::receive`] in another thread, or else the next one.
     pub fn wake(&self) {
         if let Err(error) = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes()) {
             tracing::error!(%error, "a thread cannot be woken");
         }
     }
 
-    /// Waits for a message for this process, or the end of a peer; `None` after the deadline, or when another thread
-    /// calls [`Management::wake`]. One thread at a time receives.
+    /// Waits for a message for this process or the end of a peer. Returns `None` after the deadline, or when another
+    /// thread calls [`Management::wake`]. Only one thread at a time may call this.
     pub fn receive(&self, deadline: Option<Deadline>) -> Option<Arrival> {
         loop {
             let received = match self.wait(deadline) {
                 Some(WOKEN) => {
-                    // It is readable, and this thread alone reads it.
+                    // Does not block: it is readable, and no other thread reads it.
                     let _read = rustix::io::read(&self.wakeup, &mut [0; 8]);
                     return None;
                 }
@@ -374,7 +373,7 @@ impl Management {
         }
     }
 
-    /// Waits until something can be read, whose number it returns.
+    /// Waits until a descriptor is readable, and returns its key.
     fn wait(&self, deadline: Option<Deadline>) -> Option<u64> {
         let until_retry = self.seek_role();
         let of_strays = lock(&self.strays).deadline();
@@ -388,7 +387,7 @@ impl Management {
         ready.first().map(|event| event.data.u64())
     }
 
-    /// Becomes the keeper if no process is. Returns when to try again while the keeper is unknown.
+    /// Becomes the keeper if there is none. Returns when to try again while the keeper is unknown.
     fn seek_role(&self) -> Option<Duration> {
         let mut role = lock(&self.role);
         let is_orphaned = match *role {
@@ -406,8 +405,8 @@ impl Management {
                 if let Err(error) = resized {
                     tracing::debug!(%error, "few management datagrams can wait");
                 }
-                // What came while no process received may be old. Peers repeat what they need. After a keeper it is not, and
-                // may be its last message to this process, which nothing repeats.
+                // Packets queued while no process received may be stale, and peers repeat what they need. After a
+                // keeper's end they are recent, and may include a message to this process that nothing repeats.
                 if !is_orphaned {
                     drain(self.shared.as_fd());
                 }
@@ -423,7 +422,7 @@ impl Management {
         None
     }
 
-    /// Receives a packet as the keeper; returns its message if it is for this process.
+    /// Receives a packet as the keeper. Returns its message if it is for this process.
     fn receive_packet(&self) -> Option<ReceivedMad> {
         let mut room = [0; packet::MOST];
         let received = rustix::net::recvfrom(&self.shared, &mut room, RecvFlags::DONTWAIT);
@@ -443,7 +442,8 @@ impl Management {
         None
     }
 
-    /// Seeks the process again that a request is for, and answers it in the end; returns it if it is for this process.
+    /// Looks again for the process that a held request is for, and replies after the last attempt. Returns the request
+    /// if it is for this process.
     fn retry_stray(&self) -> Option<ReceivedMad> {
         let stray = lock(&self.strays).take()?;
         let received = ReceivedMad {
@@ -468,8 +468,7 @@ impl Management {
         }
     }
 
-    /// Hands a message on where it is for another process. Returns `None` if it is not a valid one of connection
-    /// management.
+    /// Forwards a message for another process. Returns `None` if it is not a valid connection management message.
     fn route(&self, received: &ReceivedMad) -> Option<Route> {
         let message = Message::parse(&received.mad).ok()?;
         if let Message::Req(req) = &message {
@@ -500,14 +499,14 @@ impl Management {
         })
     }
 
-    /// Hands a message on to the process that has a name; returns whether one of this user has it.
+    /// Forwards a message to the process that holds a name. Returns whether a process of this user does.
     fn hand_on(&self, owner: &str, received: &ReceivedMad) -> bool {
         let connected = name(self.local, owner)
             .ok()
             .and_then(|name| local_socket::connect(&name, SocketType::SEQPACKET).ok());
         let socket = match connected {
             None | Some(Connected::Free) => return false,
-            // The sender repeats its message.
+            // Counts as delivered: the sender repeats its message.
             Some(Connected::Crowded) => return true,
             Some(Connected::To(socket)) => socket,
         };
@@ -530,10 +529,10 @@ impl Management {
     }
 }
 
-/// Whom a message is for.
+/// Where a message was routed.
 enum Route {
     Own,
-    /// Another process, which has it now.
+    /// Another process, which has received it.
     HandedOn,
     /// No process listens for the service.
     NoService,
@@ -541,7 +540,7 @@ enum Route {
     NoConnection,
 }
 
-/// Takes a message that another process hands on.
+/// Receives a message forwarded by another process.
 fn take(listener: BorrowedFd<'_>) -> Option<ReceivedMad> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let sender = rustix::net::accept_with(listener, flags).ok()?;

@@ -12,16 +12,16 @@ use gdr_roce::{PartitionKey, Psn, Qpn};
 
 use gdr_udp::PartialIcrc;
 
-/// The headers and the ICRC of a packet with a message.
+/// Length of a packet with a message: headers, message and ICRC.
 const LEN: usize = Bth::LEN + Deth::LEN + MAD_LEN + icrc::LEN;
-/// Room for a packet with a message, and for more than that, which shows that it has none.
+/// Buffer size for a packet; one byte more reveals packets that are too long.
 pub(super) const MOST: usize = LEN + 1;
 
-/// Writes and reads the packets.
+/// Encodes and decodes the packets.
 pub(super) struct Packets {
-    /// Where they leave.
+    /// The source address of packets.
     sender: SocketAddr,
-    /// The port that they arrive at, here and at peers.
+    /// The destination port, both here and at peers.
     port: u16,
     next_psn: AtomicU32,
     icrc: Mutex<PartialIcrc>,
@@ -37,7 +37,7 @@ impl Packets {
         }
     }
 
-    /// Writes a packet.
+    /// Encodes a packet to `to`.
     pub(super) fn seal(&self, to: IpAddr, mad: &Mad) -> [u8; LEN] {
         let bth = Bth {
             opcode: Opcode::DatagramSend.byte(),
@@ -67,7 +67,7 @@ impl Packets {
         packet
     }
 
-    /// The message of a packet, which is untrusted.
+    /// Decodes an untrusted packet. Returns `None` unless it is a valid management packet.
     pub(super) fn open(&self, from: SocketAddr, bytes: &[u8]) -> Option<Mad> {
         let packet = Packet::new(bytes).ok()?;
         let bth = packet.bth();
@@ -84,7 +84,7 @@ impl Packets {
     }
 }
 
-/// What the ICRC covers of the headers below; `None` for two families.
+/// Returns the fields that the ICRC covers besides the headers below; `None` if the address families differ.
 fn path(from: SocketAddr, to: SocketAddr) -> Option<Path> {
     let ip = match (from.ip(), to.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => Ip::V4 {
@@ -133,7 +133,7 @@ mod tests {
         for at in 0..packet.len() {
             let mut damaged = packet;
             damaged[at] ^= 1;
-            // What shares a byte with FECN and BECN may change on the way.
+            // FECN, BECN and the bits that share their byte may change in transit.
             let is_covered = at != 4;
             assert_eq!(
                 other.open(one.sender, &damaged).is_none(),

@@ -1,19 +1,19 @@
-//! The processes of this host that this one has connections with.
+//! Processes of this host with which this one has connections.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-/// A process of this host, by the names of its connections.
+/// A process of this host, identified by its address and ID prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerProcess {
-    /// The address that its messages come from.
+    /// The source address of its messages.
     pub address: IpAddr,
-    /// The prefix of its communication identifiers.
+    /// The prefix of its communication IDs.
     pub prefix: u16,
 }
 
-/// The connections to their names, by the numbers of what can be read.
+/// Connections to their names, by epoll key.
 #[derive(Default)]
 pub(super) struct Peers {
     last: u32,
@@ -25,7 +25,7 @@ impl Peers {
         self.watched.values().any(|(known, _)| *known == peer)
     }
 
-    /// The number of the next one.
+    /// Returns the next epoll key.
     pub(super) fn next(&mut self, first: u64) -> u64 {
         self.last = self.last.wrapping_add(1);
         first + u64::from(self.last)
@@ -35,7 +35,7 @@ impl Peers {
         self.watched.insert(number, (peer, connection));
     }
 
-    /// Takes out the one that has ended.
+    /// Removes the peer that has ended.
     pub(super) fn ended(&mut self, number: u64) -> Option<PeerProcess> {
         let (peer, _) = self.watched.remove(&number)?;
         Some(peer)

@@ -1,14 +1,14 @@
-//! The latest requests of peers for connections.
+//! Recent connection requests of peers.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use crate::{CommId, ServiceId};
 
-/// How many are remembered.
+/// The number of requests remembered.
 const MOST: usize = 1024;
 
-/// Which service each was for. A peer that gives up its request before it is answered names its own end only.
+/// The service of each request. A peer that abandons its request before a reply names only its own ID.
 #[derive(Default)]
 pub(super) struct Requests(VecDeque<(IpAddr, CommId, ServiceId)>);
 
@@ -23,7 +23,7 @@ impl Requests {
         self.0.push_back((from, id, service));
     }
 
-    /// The service of a peer's latest request with this name.
+    /// Returns the service of the peer's latest request with this ID.
     pub(super) fn service(&self, from: IpAddr, id: CommId) -> Option<ServiceId> {
         let mut all = self.0.iter().rev();
         let found = all.find(|(peer, name, _)| (*peer, *name) == (from, id));

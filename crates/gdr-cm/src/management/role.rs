@@ -1,4 +1,4 @@
-//! Who receives the packets of the management queue pair.
+//! Which process receives the packets of the management queue pair.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -10,25 +10,25 @@ use gdr_nic::Result;
 /// The role of this process.
 #[derive(Default)]
 pub(super) enum Role {
-    /// To be sought.
+    /// Still to be determined.
     #[default]
     Unknown,
-    /// To be sought: the process that this was connected to has ended just now.
+    /// Still to be determined: the keeper that this process was connected to has just ended.
     Orphaned,
-    /// It receives the packets, for as long as it has the name.
+    /// This process receives the packets, for as long as it holds the name.
     Keeper(Watched),
-    /// Another process does, to which this is connected.
+    /// Another process is the keeper, and this one is connected to it.
     Watching(OwnedFd),
 }
 
 impl Role {
-    /// Takes the name of the keeper, or connects to who has it.
+    /// Claims the keeper's name, or connects to its holder.
     pub(super) fn seek(local: SocketAddr) -> Result<Self> {
         let name = name(local, "keeper")?;
         if let Some(listener) = listen(&name)? {
             return Ok(Self::Keeper(Watched::new(listener)));
         }
-        // It may be of another user, or of a process that has just ended.
+        // The holder may belong to another user, or may have just ended.
         Ok(connect_to_own(&name)?.map_or(Self::Unknown, Self::Watching))
     }
 }

@@ -1,4 +1,4 @@
-//! Requests for services that no process has.
+//! Requests for services on which no process listens.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use crate::Mad;
 
 use gdr_udp::Deadline;
 
-/// How often a process that listens is sought, and after how long again. A program that takes one connection after
-/// another does not listen in between, and its peer may be quicker.
+/// How often, and at which interval, a listening process is searched for. A program that accepts one connection at a
+/// time does not listen in between, and its peer may be faster.
 const ATTEMPTS: u8 = 10;
 const INTERVAL: Duration = Duration::from_millis(20);
-/// How many requests are held. More are answered at once.
+/// The most requests held; further ones are answered immediately.
 const MOST: usize = 64;
 
-/// A request, and who sent it.
+/// A request and its sender.
 pub(super) struct Stray {
     pub(super) from: IpAddr,
     pub(super) mad: Mad,
@@ -22,12 +22,12 @@ pub(super) struct Stray {
     attempts: u8,
 }
 
-/// What the keeper holds before it answers that there is no such service.
+/// Requests that the keeper holds before it replies that there is no such service.
 #[derive(Default)]
 pub(super) struct Strays(Vec<Stray>);
 
 impl Strays {
-    /// Holds a request; returns whether there is room.
+    /// Holds a request. Returns whether there is room.
     pub(super) fn hold(&mut self, from: IpAddr, mad: Mad) -> bool {
         self.hold_again(Stray {
             from,
@@ -37,7 +37,7 @@ impl Strays {
         })
     }
 
-    /// Holds a request for which no process was found again; returns false after its last attempt.
+    /// Holds a request for which still no process was found. Returns false after its last attempt.
     pub(super) fn hold_again(&mut self, stray: Stray) -> bool {
         let is_held = stray.attempts > 0 && self.0.len() < MOST;
         if is_held {
@@ -50,12 +50,12 @@ impl Strays {
         is_held
     }
 
-    /// When the first one is due.
+    /// Returns when the first request is due.
     pub(super) fn deadline(&self) -> Option<Deadline> {
         self.0.iter().map(|it| it.due).min().map(Deadline::at)
     }
 
-    /// Takes one that is due.
+    /// Takes a request that is due.
     pub(super) fn take(&mut self) -> Option<Stray> {
         let now = Instant::now();
         let at = self.0.iter().position(|it| it.due <= now)?;

@@ -1,4 +1,4 @@
-//! A name whose loss others notice.
+//! A name whose disappearance other processes notice.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use rustix::net::SocketFlags;
 use gdr_udp::ProcessFd;
 use gdr_udp::local_socket::wait_readable;
 
-/// A name of this process, and the processes that are connected to it. The kernel ends their connections when this one ends
-/// in whatever way.
+/// A name held by this process, and the processes connected to it. The kernel closes their connections when this
+/// process ends, however it ends.
 pub(super) struct Watched {
     listener: ProcessFd,
     watchers: Vec<ProcessFd>,
@@ -23,7 +23,7 @@ impl Watched {
         }
     }
 
-    /// Accepts a process that watches, so that there is room for the next one.
+    /// Accepts a watching process, so that the backlog does not fill up.
     pub(super) fn accept(&mut self) {
         self.watchers
             .retain(|it| !wait_readable(it.as_fd(), Duration::ZERO));
