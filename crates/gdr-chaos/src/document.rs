@@ -10,7 +10,7 @@ use crate::fields::{Entry, Fields};
 use crate::rule::Rule;
 use crate::scenario::{Scenario, known};
 
-/// A file.
+/// A scenario file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -19,14 +19,14 @@ struct Document {
     fault: Vec<Spanned<BTreeMap<Spanned<String>, Value>>>,
 }
 
-/// The key that names the fault of a table.
+/// The key of a table that names its fault.
 const KIND: &str = "kind";
 
 impl Scenario {
-    /// Reads a file: `seed = N`, and a table `[[fault]]` for each rule, whose `kind` is the fault.
+    /// Parses a file: `seed = N`, and a table `[[fault]]` for each rule, with the fault in `kind`.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its line.
+    /// The first problem, with its line.
     pub fn parse_toml(text: &str) -> Result<Self, ScenarioError> {
         let line_of = |at: usize| {
             let before = text.get(..at).unwrap_or_default();
@@ -73,7 +73,7 @@ impl Scenario {
     }
 }
 
-/// A value as the inline form has it.
+/// Returns a value in the inline form.
 fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Where in a scenario something is wrong.
+/// The location of a problem in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The line of a file, from 1.
+    /// The line in a file, from 1.
     pub line: Option<usize>,
-    /// The rule, from 1; `None` for what belongs to no rule.
+    /// The rule, from 1; `None` if the problem belongs to no rule.
     pub rule: Option<usize>,
     /// The key.
     pub key: Option<String>,
@@ -31,7 +31,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong, and what to do.
+/// What is wrong, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -41,12 +41,12 @@ pub enum Problem {
     /// The fault is unknown.
     #[error("`{name}` is not a fault; the faults are {}", known.join(", "))]
     UnknownFault {
-        /// What was given.
+        /// The given text.
         name: String,
-        /// What there is.
+        /// The known faults.
         known: Vec<&'static str>,
     },
-    /// The key is not of this fault.
+    /// The fault has no such key.
     #[error("`{fault}` has no such key; its keys are {}", known.join(", "))]
     UnknownKey {
         /// The fault.
@@ -57,20 +57,20 @@ pub enum Problem {
     /// A key is given twice.
     #[error("it is given twice; leave one out")]
     Twice,
-    /// A key that the fault needs is missing.
+    /// A required key is missing.
     #[error("`{fault}` needs it; add {example}")]
     Missing {
         /// The fault.
         fault: &'static str,
-        /// An example of it.
+        /// An example of the key.
         example: &'static str,
     },
-    /// The value cannot be read.
+    /// The value is invalid.
     #[error("`{value}` is not {wanted}")]
     Value {
-        /// What was given.
+        /// The given text.
         value: String,
-        /// What is wanted, with an example.
+        /// The expected form, with an example.
         wanted: String,
     },
     /// A word without `=`.
@@ -79,13 +79,13 @@ pub enum Problem {
         /// The word.
         word: String,
     },
-    /// Two keys exclude each other.
+    /// Two mutually exclusive keys.
     #[error("it and `{other}` exclude each other; leave one out")]
     Excluded {
         /// The other key.
         other: &'static str,
     },
-    /// It is not TOML, or has another structure.
+    /// The text is not TOML, or has another structure.
     #[error(
         "this is not a scenario: {0}; it is TOML with `seed`, and a table [[fault]] for each rule"
     )]
@@ -97,7 +97,7 @@ pub enum Problem {
 pub struct ScenarioError {
     /// Where.
     pub place: Place,
-    /// What and why.
+    /// What is wrong, and why.
     pub problem: Problem,
 }
 

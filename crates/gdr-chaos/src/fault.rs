@@ -1,33 +1,33 @@
-//! What can go wrong.
+//! Faults that can be injected.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What a fault strikes, which decides the keys that select it.
+/// The target of a fault, which determines the keys that select it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Packets of queue pairs.
     Packet,
-    /// The whole device, or its process, once.
+    /// The whole device or its process, once.
     Device,
     /// Completions.
     Completion,
-    /// Messages that arrive.
+    /// Received messages.
     Message,
-    /// Completion queues when they are made.
+    /// Completion queues, at creation.
     CompletionQueue,
-    /// Registrations of memory.
+    /// Memory registrations.
     Registration,
     /// Atomic operations at their target.
     Atomic,
 }
 
-/// In which order bytes become visible.
+/// The order in which bytes become visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlacementOrder {
-    /// The last byte first.
+    /// Last byte first.
     Reverse,
-    /// In an order that the seed chooses.
+    /// In an order derived from the seed.
     Shuffle,
     /// All at the end.
     Late,
@@ -44,7 +44,7 @@ macro_rules! names {
         impl $name {
             pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// Its name.
+            /// Returns its name.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+
@@ -80,31 +80,31 @@ names! {
 }
 
 names! {
-    /// Why a registration is refused.
+    /// The error with which a registration is refused.
     RefusedErrno:
-    /// No memory can be locked.
+    /// Memory cannot be locked.
     NoMemory = "ENOMEM",
-    /// The arguments, or the dma-buf, are refused.
+    /// The arguments or the dma-buf are refused.
     Invalid = "EINVAL",
-    /// The kernel cannot do that.
+    /// The kernel does not support it.
     Unsupported = "EOPNOTSUPP",
-    /// The rights are refused.
+    /// The access rights are refused.
     Permission = "EPERM",
 }
 
 names! {
-    /// What the check sum of a changed packet is.
+    /// The ICRC of a corrupted packet.
     Icrc:
-    /// The one of the bytes before, so that the receiver drops the packet.
+    /// The original one, so that the receiver drops the packet.
     Wrong = "wrong",
-    /// The one of the changed bytes: nothing but a comparison of the message finds it.
+    /// Recomputed, so that only a comparison of the message detects the change.
     Mended = "mended",
 }
 
 impl PlacementOrder {
     pub(crate) const ALL: &[Self] = &[Self::Reverse, Self::Shuffle, Self::Late];
 
-    /// Its name.
+    /// Returns its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reverse => "reverse",
@@ -114,119 +114,118 @@ impl PlacementOrder {
     }
 }
 
-/// Something that goes wrong.
+/// An injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A packet is lost this many times before it arrives.
     Drop {
-        /// How often.
+        /// The number of times.
         times: u32,
     },
     /// A packet arrives more than once.
     Duplicate {
-        /// How many more times.
+        /// The number of additional copies.
         copies: u32,
     },
-    /// A bit of a packet is changed: with a check sum that is mended, one of its payload.
+    /// A bit of a packet is flipped; if the ICRC is recomputed, a bit of the payload.
     Corrupt {
-        /// The check sum.
+        /// The ICRC.
         icrc: Icrc,
     },
-    /// A packet, and all after it, comes later.
+    /// A packet and everything after it is delayed.
     Delay {
-        /// By how much.
+        /// The delay.
         by: Duration,
-        /// By how much more at most, chosen by the seed.
+        /// The maximum additional delay, derived from the seed.
         jitter: Duration,
     },
     /// A packet is overtaken.
     Reorder {
-        /// By this many packets of its queue pair.
+        /// The number of packets of its queue pair that overtake it.
         behind: u32,
-        /// The wait ends after this time.
+        /// The longest it is held back.
         by: Duration,
     },
-    /// Packets leave at no more than this rate.
+    /// Packets are sent at no more than this rate.
     Rate {
         /// Bytes per second.
         limit: u64,
     },
     /// The port is down: packets are lost, and `PORT_ERR` and later `PORT_ACTIVE` are raised.
     LinkDown {
-        /// For how long.
+        /// The duration.
         lasting: Duration,
     },
-    /// The address is gone for a while: `GID_CHANGE` is raised twice, and packets are lost meanwhile.
+    /// The address disappears for a while: `GID_CHANGE` is raised twice, and packets are lost in between.
     GidChange {
-        /// For how long.
+        /// The duration.
         lasting: Duration,
     },
-    /// The device fails: `DEVICE_FATAL`, and every queue pair is in ERR.
+    /// The device fails: `DEVICE_FATAL` is raised, and every queue pair enters ERR.
     DeviceFatal,
     /// The process is killed (`SIGKILL`).
     Kill,
-    /// The process is stopped (`SIGSTOP`), and continued.
+    /// The process is stopped (`SIGSTOP`), and later continued.
     Stop {
-        /// For how long.
+        /// The duration.
         lasting: Duration,
     },
-    /// The completion never comes, nor any after it, until the queue pair is in ERR.
+    /// The completion and all later ones are withheld until the queue pair enters ERR.
     Hang,
-    /// The completion comes late.
+    /// The completion is late.
     Late {
-        /// By how much.
+        /// The delay.
         by: Duration,
-        /// By how much more at most, chosen by the seed.
+        /// The maximum additional delay, derived from the seed.
         jitter: Duration,
     },
-    /// Completions come in bursts.
+    /// Completions are delivered in bursts.
     Burst {
-        /// This many in each.
+        /// The number of completions per burst.
         count: u32,
-        /// The first one waits no longer than this.
+        /// The longest that the first one is held back.
         by: Duration,
     },
-    /// The completion has this status, and the queue pair is in ERR.
+    /// The completion gets this status, and the queue pair enters ERR.
     Status {
         /// The status.
         code: StatusCode,
     },
-    /// A message that arrives finds no receive this many times (RNR NAK).
+    /// A received message finds no receive posted this many times (RNR NAK).
     ReceiverNotReady {
-        /// How often.
+        /// The number of times.
         times: u32,
     },
-    /// A completion queue has fewer entries than it was made with.
+    /// A completion queue has fewer entries than requested.
     CqRoom {
-        /// How many.
+        /// The number of entries.
         room: u32,
     },
     /// A registration is refused.
     RefuseRegistration {
-        /// Why.
+        /// The error.
         errno: RefusedErrno,
     },
-    /// A registration takes long.
+    /// A registration is slow.
     SlowRegistration {
-        /// How long.
+        /// The delay.
         by: Duration,
     },
-    /// A compare-and-swap finds a value that another party had put there for a moment.
+    /// A compare-and-swap finds a value that another party had stored for a moment.
     Contend,
-    /// The bytes of a message become visible late and in an unusual order, and all before it is acknowledged or
-    /// completed.
+    /// The bytes of a message become visible late and in an unusual order, but before it is acknowledged or completed.
     Place {
-        /// In which order.
+        /// The order.
         order: PlacementOrder,
-        /// How many bytes at a time.
+        /// The number of bytes at a time.
         piece: u32,
-        /// For how long a part of the bytes is visible.
+        /// How long only part of the bytes is visible.
         by: Duration,
     },
 }
 
 impl Fault {
-    /// The names of all.
+    /// The names of all faults.
     pub const NAMES: &[&str] = &[
         "drop",
         "duplicate",
@@ -251,7 +250,7 @@ impl Fault {
         "place",
     ];
 
-    /// Its name in a scenario.
+    /// Returns its name in a scenario.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Drop { .. } => "drop",
@@ -278,7 +277,7 @@ impl Fault {
         }
     }
 
-    /// What it strikes.
+    /// Returns the kind of target.
     pub const fn class(&self) -> Class {
         match self {
             Self::Drop { .. }

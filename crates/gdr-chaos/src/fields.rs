@@ -1,4 +1,4 @@
-//! The keys of a rule, before they have a meaning.
+//! The keys of a rule, not yet interpreted.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::value;
 pub(crate) struct Entry {
     pub(crate) key: String,
     pub(crate) value: String,
-    /// The line of a file.
+    /// The line in a file.
     pub(crate) line: Option<usize>,
 }
 
@@ -18,10 +18,10 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Fields {
     entries: Vec<Entry>,
-    /// The rule, from 1, and the line where it begins.
+    /// The rule, from 1, and the line where it starts.
     rule: usize,
     line: Option<usize>,
-    /// The keys that were asked for.
+    /// The keys requested so far.
     known: Vec<&'static str>,
 }
 
@@ -57,7 +57,7 @@ impl Fields {
         }
     }
 
-    /// The error of a key that may be absent.
+    /// Returns an error for a key, which may be absent.
     pub(crate) fn error(&self, key: &str, problem: Problem) -> ScenarioError {
         let absent = Entry {
             key: key.to_owned(),
@@ -68,7 +68,7 @@ impl Fields {
         self.error_at(entry.unwrap_or(&absent), problem)
     }
 
-    /// The value of a key, as `parse` reads it.
+    /// Returns the value of a key, parsed by `parse`.
     pub(crate) fn get<T>(
         &mut self,
         key: &'static str,
@@ -91,7 +91,7 @@ impl Fields {
         }
     }
 
-    /// A whole number, at least `least`.
+    /// Returns an integer that is at least `least`.
     pub(crate) fn number<T>(&mut self, key: &'static str, least: T) -> Result<Option<T>>
     where
         T: std::str::FromStr + PartialOrd + std::fmt::Display,
@@ -114,7 +114,7 @@ impl Fields {
         )
     }
 
-    /// The value of a key, which the fault needs.
+    /// Returns the value of a required key.
     pub(crate) fn needed<T>(
         &self,
         value: Option<T>,
@@ -125,7 +125,7 @@ impl Fields {
         value.ok_or_else(|| self.error(key, Problem::Missing { fault, example }))
     }
 
-    /// Fails with the first key that no one asked for.
+    /// Fails on the first key that was never requested.
     pub(crate) fn finish(self, fault: &'static str) -> Result<()> {
         let unknown = |entry: &&Entry| !self.known.contains(&entry.key.as_str());
         match self.entries.iter().find(unknown) {

@@ -1,9 +1,9 @@
-//! Scenarios of faults for an RDMA device.
+//! Fault injection scenarios for an RDMA device.
 //!
 //! A [`Scenario`] is a seed and a list of [`Rule`]s. [`Scenario::parse`] reads the inline form, and
-//! `Scenario::parse_toml` reads a file. [`Scenario::strikes`] decides whether a fault strikes, from the seed, the
-//! rule, the queue pair and the number of the operation, so the same seed always strikes the same places. A device
-//! reports each strike as a [`Record`], which is a line of text.
+//! `Scenario::parse_toml` a file. [`Scenario::strikes`] decides whether a fault strikes, based on the seed, the rule,
+//! the queue pair and the number of the operation, so a seed always strikes the same places. A device reports each
+//! strike as a [`Record`], a line of text.
 //!
 //! The crate does no I/O, reads no clock and keeps no state.
 //!

@@ -1,14 +1,13 @@
-//! Lines of the log.
+//! Log lines.
 
 use std::fmt;
 
-/// A line of the log.
+/// A log line.
 ///
-/// What stands before ` @ ` is the same each time that a seed is run; the process, the numbers that it was given and
-/// the time stand after it.
+/// The part before ` @ ` is the same whenever a seed is replayed. The process, its own numbers and the time follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A process has opened a device under the scenario.
+    /// A process opened a device under the scenario.
     Begun {
         /// The process.
         pid: u32,
@@ -26,11 +25,11 @@ pub struct Strike {
     pub rule: usize,
     /// The fault.
     pub fault: String,
-    /// Where: `key=value`s, the same each time.
+    /// Where: `key=value`s that are the same in every run.
     pub place: String,
     /// The process.
     pub pid: u32,
-    /// The rest: `key=value`s that differ from run to run.
+    /// Other `key=value`s, which differ between runs.
     pub details: String,
 }
 
@@ -57,7 +56,7 @@ impl fmt::Display for Record {
 }
 
 impl Record {
-    /// Reads a line; `None` for any other text.
+    /// Parses a line. Returns `None` for any other text.
     pub fn parse(line: &str) -> Option<Self> {
         if let Some(rest) = line.strip_prefix(BEGUN) {
             let (pid, device) = rest.strip_prefix("pid=")?.split_once(" device=")?;

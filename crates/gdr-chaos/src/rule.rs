@@ -1,4 +1,4 @@
-//! A fault, and what selects where it strikes.
+//! Rules: a fault, and the conditions that select where it strikes.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,16 +12,16 @@ use crate::value::{Share, duration_text, size_text};
 /// The direction of packets, as the device sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Those that it sends.
+    /// Outbound packets.
     Out,
-    /// Those that arrive.
+    /// Inbound packets.
     In,
 }
 
 impl Direction {
     const ALL: &[Self] = &[Self::Out, Self::In];
 
-    /// Its name.
+    /// Returns its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Out => "out",
@@ -30,7 +30,7 @@ impl Direction {
     }
 }
 
-/// The queue of a completion.
+/// The work queue of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queues {
     /// The send queue.
@@ -42,7 +42,7 @@ pub enum Queues {
 impl Queues {
     const ALL: &[Self] = &[Self::Send, Self::Recv];
 
-    /// Its name.
+    /// Returns its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -51,19 +51,19 @@ impl Queues {
     }
 }
 
-/// The kind of memory of a registration.
+/// The kind of memory in a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Memory of the process.
+    /// Host memory.
     Host,
-    /// Memory of a GPU, also by a dma-buf.
+    /// GPU memory, including memory exported as a dma-buf.
     Gpu,
 }
 
 impl Memory {
     const ALL: &[Self] = &[Self::Host, Self::Gpu];
 
-    /// Its name.
+    /// Returns its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -72,7 +72,7 @@ impl Memory {
     }
 }
 
-/// Kinds of messages.
+/// A set of message kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kinds(u8);
 
@@ -81,15 +81,15 @@ impl Kinds {
     pub const SEND: Self = Self(1);
     /// WRITEs.
     pub const WRITE: Self = Self(2);
-    /// READs: their requests and their data.
+    /// READ requests and responses.
     pub const READ: Self = Self(4);
-    /// Atomics and their results.
+    /// Atomic requests and responses.
     pub const ATOMIC: Self = Self(8);
     /// Datagrams.
     pub const DATAGRAM: Self = Self(16);
     /// Acknowledgements.
     pub const ACK: Self = Self(32);
-    /// All but acknowledgements, whose number depends on time.
+    /// All kinds except acknowledgements, whose number depends on timing.
     pub const MESSAGES: Self = Self(31);
 
     const NAMES: &[(Self, &str)] = &[
@@ -101,7 +101,7 @@ impl Kinds {
         (Self::ACK, "ack"),
     ];
 
-    /// Returns whether these have all of the others.
+    /// Returns whether this set includes all of `other`.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -127,54 +127,54 @@ impl fmt::Display for Kinds {
     }
 }
 
-/// When a fault of a device strikes.
+/// When a device fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// So long after the first packet of the process.
+    /// At this time after the process's first packet.
     At(Duration),
-    /// After this many bytes of packets in both directions.
+    /// After this many bytes of packets, both directions combined.
     After(u64),
 }
 
-/// A fault, and what selects where it strikes. What is `None` selects all.
+/// A fault, and the conditions that select where it strikes. `None` matches anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// What goes wrong.
     pub fault: Fault,
-    /// The queue pair, by the order in which the process made them, from 0.
+    /// The queue pair, numbered from 0 in the process's order of creation.
     pub queue_pair: Option<u32>,
-    /// The address of the peer.
+    /// The peer's address.
     pub peer: Option<IpAddr>,
     /// The direction of packets.
     pub direction: Option<Direction>,
-    /// The kinds of messages.
+    /// The message kinds.
     pub kinds: Kinds,
-    /// The queue of completions.
+    /// The work queue of completions.
     pub queue: Option<Queues>,
     /// The kind of memory.
     pub memory: Option<Memory>,
-    /// The first and the last operation, from 0.
+    /// The first and last operation, from 0, inclusive.
     pub operations: (u64, u64),
-    /// The share that is struck.
+    /// The proportion that is struck.
     pub(crate) share: Option<Share>,
-    /// Each n-th is struck, by this n.
+    /// Strikes every n-th operation.
     pub(crate) every: Option<u64>,
-    /// The most strikes for each queue pair, or for the process where there is none.
+    /// The limit on strikes, per queue pair, or per process where there is none.
     pub most: Option<u64>,
-    /// When a fault of a device strikes.
+    /// When a device fault strikes.
     pub trigger: Option<Trigger>,
-    /// What its random numbers follow from: its text, so that they stay the same among other rules.
+    /// The key of its random numbers, derived from its text so that they do not depend on other rules.
     pub(crate) key: u64,
 }
 
 /// All operations.
 const ALL_OPERATIONS: (u64, u64) = (0, u64::MAX);
-/// How long a packet waits to be overtaken, and a completion for its burst.
+/// The default limit on how long a packet waits to be overtaken, and a completion for its burst.
 const WAIT: Duration = Duration::from_millis(1);
-/// How many bytes become visible at a time.
+/// The default number of bytes that become visible at a time.
 const PIECE: u32 = 64;
 
-/// Reads `5`, `5..9` or `5..`.
+/// Parses `5`, `5..9` or `5..`.
 fn operations(text: &str) -> Option<(u64, u64)> {
     let Some((from, to)) = text.split_once("..") else {
         let only = text.parse().ok()?;
@@ -188,19 +188,19 @@ fn operations(text: &str) -> Option<(u64, u64)> {
     (from <= to).then_some((from, to))
 }
 
-/// The value whose name this is.
+/// Returns the value with this name.
 fn named<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str, text: &str) -> Option<T> {
     all.iter().copied().find(|value| name(*value) == text)
 }
 
-/// As [`Problem::Value`] says it.
+/// Returns the list of names in the form that [`Problem::Value`] uses.
 fn one_of<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str) -> String {
     let names: Vec<_> = all.iter().map(|value| name(*value)).collect();
     format!("one of {}", names.join(", "))
 }
 
 impl Rule {
-    /// Reads the keys of a fault.
+    /// Parses the keys of a fault.
     pub(crate) fn of(name: &'static str, mut fields: Fields) -> Result<Self, ScenarioError> {
         let fault = fault(name, &mut fields)?;
         let mut rule = Self {
@@ -259,7 +259,7 @@ impl Rule {
         fields.finish(name).map(|()| rule)
     }
 
-    /// Returns whether it strikes by chance, and not at places that the scenario names.
+    /// Returns whether it strikes at random rather than at places named by the scenario.
     pub const fn is_random(&self) -> bool {
         self.share.is_some()
     }
@@ -274,7 +274,7 @@ fn trigger(name: &'static str, fields: &mut Fields) -> Result<Trigger, ScenarioE
     fields.needed(at.or(after), name, "at", "at=100ms or after=1M")
 }
 
-/// Reads the keys that are a fault's own.
+/// Parses the keys specific to a fault.
 fn fault(name: &'static str, fields: &mut Fields) -> Result<Fault, ScenarioError> {
     let by = |fields: &mut Fields| {
         let by = fields.duration("by")?;

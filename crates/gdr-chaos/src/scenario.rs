@@ -7,18 +7,18 @@ use crate::fault::Fault;
 use crate::fields::{Entry, Fields};
 use crate::rule::Rule;
 
-/// What a fault may strike.
+/// A place where a fault may strike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// The queue pair, by the order in which the process made them, from 0; 0 for what belongs to none.
+    /// The queue pair, numbered from 0 in the process's order of creation; 0 if the place belongs to none.
     pub queue_pair: u64,
-    /// The number of the operation there, from 0.
+    /// The number of the operation on the queue pair, from 0.
     pub operation: u64,
-    /// The part of it: the number of a packet.
+    /// The part of the operation: a packet number.
     pub part: u64,
 }
 
-/// A seed and its rules. Its text is the inline form, which [`Scenario::parse`] reads.
+/// A seed and its rules. It prints as the inline form that [`Scenario::parse`] reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
     /// The seed.
@@ -28,10 +28,10 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Reads the inline form: rules separated by `;`, each a fault and its `key=value`s, and `seed=N` among them.
+    /// Parses the inline form: rules separated by `;`, each a fault with `key=value`s, and `seed=N` among them.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// The first problem, with its place.
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
         let mut scenario = Self {
             seed: 0,
@@ -55,7 +55,7 @@ impl Scenario {
         scenario.checked()
     }
 
-    /// Fails without a rule.
+    /// Fails if there is no rule.
     pub(crate) fn checked(mut self) -> Result<Self, ScenarioError> {
         if self.rules.is_empty() {
             let place = Place {
@@ -79,8 +79,8 @@ impl Scenario {
         Ok(self)
     }
 
-    /// Returns whether a rule strikes here, as far as seed, share and operation say. The caller knows the queue
-    /// pair, the direction, and how often it has struck.
+    /// Returns whether a rule strikes here, judged by seed, share and operation. The caller checks the queue pair, the
+    /// direction, and the number of strikes so far.
     pub fn strikes(&self, rule: usize, site: Site) -> bool {
         let Some(it) = self.rules.get(rule) else {
             return false;
@@ -96,8 +96,8 @@ impl Scenario {
             .is_none_or(|share| share.has(self.draw(rule, site, 0)))
     }
 
-    /// A random number that follows from the seed, the rule, the queue pair, the part and a number. Which operation a part
-    /// belongs to may be known only later, where packets were lost.
+    /// Returns a random number derived from the seed, the rule, the queue pair, the part and a number. The operation is
+    /// not included, because after losses it may become known only later.
     pub fn draw(&self, rule: usize, site: Site, number: u64) -> u64 {
         let parts = [
             self.rules.get(rule).map_or(0, |rule| rule.key),
@@ -111,7 +111,7 @@ impl Scenario {
     }
 }
 
-/// The finalizer of SplitMix64.
+/// Returns the finalizer of SplitMix64.
 fn mixed(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -136,7 +136,7 @@ fn parsed_seed(text: &str) -> Result<u64, ScenarioError> {
     text.parse().map_err(|_| seed_error(problem()))
 }
 
-/// The fault of this name.
+/// Returns the fault of this name.
 pub(crate) fn known(
     name: &str,
     rule: usize,
@@ -303,7 +303,7 @@ mod tests {
         }
     }
 
-    /// A rule in the inline form, with keys that may be absent.
+    /// Returns a rule in the inline form, with keys that may be absent.
     fn rules() -> impl Strategy<Value = String> {
         let keys = |parts: &'static [&'static str]| {
             proptest::sample::subsequence(parts, 0..=parts.len())

@@ -1,16 +1,16 @@
-//! Values of keys, and their text.
+//! Parsing and printing the values of keys.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A share of all, in billionths.
+/// A proportion, in billionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share(pub(crate) u32);
 
 impl Share {
     const ALL: u32 = 1_000_000_000;
 
-    /// Reads `1%`, `0.25%` or `0.01`, above 0 and up to all.
+    /// Parses `1%`, `0.25%` or `0.01`, above 0 and at most 1.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (number, digits) = match text.strip_suffix('%') {
             Some(percent) => (percent, 7),
@@ -27,7 +27,7 @@ impl Share {
         (share > 0).then_some(Self(share))
     }
 
-    /// Returns whether a random number is in this share.
+    /// Returns whether a random number falls into this share.
     pub(crate) fn has(self, random: u64) -> bool {
         random % u64::from(Self::ALL) < u64::from(self.0)
     }
@@ -44,7 +44,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// Units, the largest first.
+/// Units, largest first.
 const TIMES: [(&str, u64); 4] = [
     ("s", 1_000_000_000),
     ("ms", 1_000_000),
@@ -53,7 +53,7 @@ const TIMES: [(&str, u64); 4] = [
 ];
 const SIZES: [(&str, u64); 4] = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10), ("", 1)];
 
-/// A whole number of one of these units.
+/// Parses an integer with one of these units.
 fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, name) = text.split_at(digits);
@@ -69,7 +69,7 @@ fn text_of(value: u64, units: &[(&str, u64)]) -> String {
     )
 }
 
-/// Reads `200us`, `3ms` or `2s`.
+/// Parses `200us`, `3ms` or `2s`.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
     with_unit(text, &TIMES).map(Duration::from_nanos)
 }
@@ -78,7 +78,7 @@ pub(crate) fn duration_text(value: Duration) -> String {
     text_of(u64::try_from(value.as_nanos()).unwrap_or(u64::MAX), &TIMES)
 }
 
-/// Reads `4096`, `64K` or `1G`.
+/// Parses `4096`, `64K` or `1G`.
 pub(crate) fn size(text: &str) -> Option<u64> {
     with_unit(text, &SIZES)
 }

@@ -1,21 +1,21 @@
-//! A checksum of buffers, by which a change is seen.
+//! Checksums of buffers, used to detect changes.
 
-/// The words that are added at once: enough that no addition waits for the one before.
+/// The number of words added at a time: enough that no addition waits for the previous one.
 const LANES: usize = 16;
 
-/// The sum of some bytes. It is for finding changes, not for guarding against ones that are made on purpose.
+/// A checksum. It detects accidental changes, not deliberate ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum {
     lanes: [u64; LANES],
 }
 
 impl Checksum {
-    /// The bytes of a block.
+    /// The block size in bytes.
     pub const BLOCK: usize = 8 * LANES;
 
-    /// The sum of no bytes.
+    /// Returns the checksum of no bytes.
     pub const fn new() -> Self {
-        // The fractional digits of pi, which have no pattern.
+        // Fractional digits of pi: a number without structure.
         let (mut lanes, mut lane) = ([0x243f_6a88_85a3_08d3; LANES], 1);
         while lane < LANES {
             lanes[lane] = mixed(lanes[lane - 1], 0x1319_8a2e_0370_7344);
@@ -31,9 +31,9 @@ impl Checksum {
         self.with_blocks(blocks.iter().copied(), rest)
     }
 
-    /// Adds blocks, and the bytes after them, which are fewer than a block has.
+    /// Adds whole blocks, and the remaining bytes, which must be fewer than a block.
     ///
-    /// It becomes a part of its caller, and is compiled for the vectors that the caller may use.
+    /// Always inlined, so that it is compiled for the vector extensions that the caller may use.
     #[inline(always)]
     #[must_use]
     pub fn with_blocks(
@@ -50,7 +50,7 @@ impl Checksum {
             last[..rest.len()].copy_from_slice(rest);
             self.add(&last);
         }
-        // Bytes that are 0 count, too.
+        // The length makes trailing zeros count.
         self.lanes[0] = self.lanes[0].wrapping_add(len as u64);
         self
     }
@@ -58,7 +58,7 @@ impl Checksum {
     #[inline(always)]
     fn add(&mut self, block: &[u8; Self::BLOCK]) {
         let (words, _) = block.as_chunks::<8>();
-        // By number: so compilers see that there are as many words as lanes, and use vectors.
+        // Indexed, so that compilers see as many words as lanes, and use vectors.
         #[expect(clippy::needless_range_loop, reason = "an iterator hides the number")]
         for at in 0..LANES {
             self.lanes[at] = mixed(self.lanes[at], u64::from_le_bytes(words[at]));
@@ -66,12 +66,12 @@ impl Checksum {
     }
 }
 
-/// A lane after a word. No word but this one gives the same.
+/// Returns a lane after adding a word. For a given lane, different words give different results.
 #[inline(always)]
 const fn mixed(lane: u64, word: u64) -> u64 {
     let mixed = lane ^ word;
-    // Times 2^25 + 1, which is odd and loses no bit; the rotation brings high bits down again. Shifts and additions, as
-    // compilers make vectors of this, and SSE2 multiplies words of 64 bits in eight instructions.
+    // Multiplies by 2^25 + 1, which is odd and so loses no bit; the rotation brings high bits down. Written with shifts
+    // and additions, because compilers vectorize this, and SSE2 takes eight instructions to multiply 64-bit words.
     mixed.wrapping_add(mixed << 25).rotate_left(29)
 }
 

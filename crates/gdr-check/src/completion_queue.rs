@@ -2,27 +2,27 @@
 
 use crate::finding::StackId;
 
-/// A completion queue, as far as rules ask.
+/// A completion queue, as far as the rules need it.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
-    /// The number of completions that it holds.
+    /// Capacity in completions.
     pub(crate) size: u32,
-    /// Signaled requests of send queues whose completions are not polled.
+    /// Signaled send requests whose completions have not been polled.
     pub(crate) unpolled_sends: u32,
-    /// Events that were taken and not acknowledged.
+    /// Events taken but not acknowledged.
     pub(crate) unacknowledged: u32,
     pub(crate) last_event: StackId,
-    /// Whether it is armed, and not polled since.
+    /// Whether it has been armed and not polled since.
     pub(crate) arming: Arming,
     /// Whether the program has ever polled it.
     pub(crate) is_polled: bool,
 }
 
-/// What a program did since it asked for an event.
+/// What the program did since it requested an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arming {
-    /// It did not ask, or it polled since.
+    /// It did not request one, or has polled since.
     Polled,
-    /// It asked there while requests were outstanding, after it had polled, and did not poll again.
+    /// It requested one at this place while requests were outstanding, after having polled, and did not poll again.
     Unpolled(StackId),
 }

@@ -1,4 +1,4 @@
-//! What was found.
+//! Findings.
 
 use std::collections::HashSet;
 
@@ -6,34 +6,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::rule::Rule;
 
-/// The number of a stack, by which the caller of the shadow finds it again.
+/// A stack's number, by which the shadow's caller identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StackId(pub u32);
 
-/// A place in the program that a finding is about.
+/// A place in the program that is relevant to a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// What happened there, as in "posted".
+    /// What happened there, e.g. "posted".
     pub what: &'static str,
     /// The stack.
     pub stack: StackId,
 }
 
-/// A rule that was not kept.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The rule.
     pub rule: Rule,
-    /// The object, as in "queue pair 17".
+    /// The object, e.g. "queue pair 17".
     pub object: String,
     /// What happened, with its numbers.
     pub detail: String,
-    /// Where, the cause first.
+    /// Where, starting with the cause.
     pub places: Vec<Place>,
 }
 
-/// What was found, once for each rule and place that broke it.
+/// Findings, one for each rule and violating place.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     new: Vec<Finding>,
@@ -41,7 +41,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Adds a finding, unless the rule is known to be broken at this place.
+    /// Adds a finding, unless this rule's violation at this place is already known.
     pub(crate) fn report(
         &mut self,
         (rule, at): (Rule, Option<StackId>),
@@ -72,7 +72,7 @@ impl Findings {
     }
 }
 
-/// A finding as a process writes it down.
+/// A finding as a process records it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     /// The rule.
@@ -83,7 +83,7 @@ pub struct Found {
     pub object: String,
     /// What happened.
     pub detail: String,
-    /// Where, the cause first.
+    /// Where, starting with the cause.
     pub places: Vec<FoundPlace>,
 }
 
@@ -92,20 +92,20 @@ pub struct Found {
 pub struct FoundPlace {
     /// What happened there.
     pub what: String,
-    /// The stack, the innermost call first.
+    /// The stack, innermost call first.
     pub frames: Vec<FoundFrame>,
 }
 
-/// A call.
+/// A stack frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundFrame {
-    /// The file of the program or the library.
+    /// The file of the program or library.
     pub object: String,
     /// The address of the call in that file.
     pub offset: u64,
-    /// The function, if it is known.
+    /// The function, if known.
     pub symbol: Option<String>,
-    /// File and line, as in "client.c:17", if they are known.
+    /// File and line, e.g. "client.c:17", if known.
     #[serde(default)]
     pub source: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Posts: what rules say of a request before the device has it.
+//! Posts: applying rules to requests before the device gets them.
 
 use crate::checksum::Checksum;
 use crate::completion_queue::Arming;
@@ -13,7 +13,7 @@ use crate::shadow::{Memory, Object, Shadow, forget_writable, place};
 use crate::writable::{Overlap, Writable};
 
 impl Shadow {
-    /// Sends are about to be posted.
+    /// Records that sends are about to be posted.
     pub fn sending(&mut self, object: Object, send: &Send<'_>, memory: &impl Memory) {
         let Some(pair) = self.pairs.get_mut(&object) else {
             return;
@@ -43,7 +43,7 @@ impl Shadow {
             let key = (Rule::UnsignaledOverflow, Some(stack));
             let places = vec![place("posted", stack)];
             self.findings.report(key, pair.name(), detail, places);
-            // The shadow does not grow with a program that never signals.
+            // Bounds the shadow for a program that never signals.
             if let Some(oldest) = pair.sends.pop_front() {
                 forget_writable(&mut self.writable, &oldest);
             }
@@ -74,7 +74,7 @@ impl Shadow {
             pair.signaled += 1;
             if let Some(queue) = self.queues.get_mut(&pair.new.send_cq) {
                 queue.unpolled_sends += 1;
-                // Its completion gives the event.
+                // Its completion will raise the event.
                 queue.arming = Arming::Polled;
                 if queue.unpolled_sends > queue.size {
                     let detail = format!(
@@ -99,7 +99,7 @@ impl Shadow {
         pair.sends.push_back(request);
     }
 
-    /// The library accepted sends of a queue pair.
+    /// Records that the library accepted sends of a queue pair.
     pub fn sends_accepted(&mut self, object: Object) {
         let Some(pair) = self.pairs.get(&object) else {
             return;
@@ -118,7 +118,7 @@ impl Shadow {
         }
     }
 
-    /// The library refused the last sends of a queue pair.
+    /// Records that the library refused the last sends of a queue pair.
     pub fn sends_refused(&mut self, object: Object, count: usize) {
         let Some(pair) = self.pairs.get_mut(&object) else {
             return;
@@ -132,7 +132,7 @@ impl Shadow {
         }
     }
 
-    /// Looks at the memory of a request.
+    /// Checks the memory of a request.
     fn check_segments(
         (regions, rights): (&Regions, &mut Rights),
         findings: &mut Findings,
@@ -184,7 +184,7 @@ impl Shadow {
             }
             let Some(offset) = offset else {
                 sum = None;
-                // An address that the CPU does not have is kept for its key only.
+                // Memory that the CPU cannot address is kept for its key only.
                 checked.segments.push(Segment { len: 0, ..*segment });
                 continue;
             };
@@ -235,7 +235,7 @@ impl Shadow {
         }
     }
 
-    /// A receive is about to be posted to a queue pair.
+    /// Records that a receive is about to be posted to a queue pair.
     pub fn receiving(&mut self, object: Object, receive: &Receive<'_>, memory: &impl Memory) {
         let Some(pair) = self.pairs.get_mut(&object) else {
             return;
@@ -257,7 +257,7 @@ impl Shadow {
         pair.receives.receives.push_back(request);
     }
 
-    /// A receive is about to be posted to a shared receive queue.
+    /// Records that a receive is about to be posted to a shared receive queue.
     pub fn receiving_shared(&mut self, srq: Object, receive: &Receive<'_>, memory: &impl Memory) {
         let pair = self.pairs.values().find(|it| it.new.srq == Some(srq));
         let Some(shared) = self.shared.get_mut(&srq) else {
@@ -272,7 +272,7 @@ impl Shadow {
                 receive,
                 memory,
             ),
-            // Keys belong to a context that is not known yet.
+            // The keys belong to a context that is not known yet.
             None => {
                 let keys = receive.segments.iter();
                 for region in keys.flat_map(|it| self.regions.with_key(it.lkey)) {
@@ -321,7 +321,7 @@ impl Shadow {
         request
     }
 
-    /// The library accepted receives of a queue pair, but for the last ones.
+    /// Records that the library accepted receives of a queue pair, except for the last `refused`.
     pub fn receives_posted(&mut self, object: Object, refused: usize) {
         let Some(pair) = self.pairs.get_mut(&object) else {
             return;
@@ -334,7 +334,7 @@ impl Shadow {
         }
     }
 
-    /// The library accepted receives of a shared receive queue, but for the last ones.
+    /// Records that the library accepted receives of a shared receive queue, except for the last `refused`.
     pub fn shared_receives_posted(&mut self, srq: Object, refused: usize) {
         let Some(shared) = self.shared.get_mut(&srq) else {
             return;
@@ -350,7 +350,7 @@ impl Shadow {
 
     fn refuse(queue: &mut ReceiveQueue, writable: &mut Writable, count: usize) {
         if count != 0 {
-            // The program may post until it is refused, which is right with any device.
+            // The program may legitimately post until it is refused.
             queue.room = None;
         }
         for _ in 0..count {
@@ -361,7 +361,7 @@ impl Shadow {
     }
 }
 
-/// The memory of a request that is posted.
+/// The checked memory of a request.
 #[derive(Default)]
 struct Checked {
     segments: Segments,
@@ -369,7 +369,7 @@ struct Checked {
 }
 
 impl Signal {
-    /// Signaled if one of both is.
+    /// Returns `Signaled` if either is.
     fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unsignaled, Self::Unsignaled) => Self::Unsignaled,

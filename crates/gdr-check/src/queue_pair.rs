@@ -15,7 +15,7 @@ pub enum State {
     Reset,
     /// Receives can be posted.
     Init,
-    /// Receives are processed.
+    /// The peer's messages are received.
     ReadyToReceive,
     /// Sends are processed.
     ReadyToSend,
@@ -28,7 +28,7 @@ pub enum State {
 }
 
 impl State {
-    /// The state of a value.
+    /// Converts a value of `enum ibv_qp_state`.
     pub fn from_raw(value: u32) -> Option<Self> {
         Some(match value {
             0 => Self::Reset,
@@ -67,12 +67,12 @@ impl State {
     }
 }
 
-/// Whether a queue pair has a peer that its requests go to.
+/// Whether a queue pair is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// It is connected, and the device may send a request again.
+    /// Connected; the device may retransmit requests.
     Connected,
-    /// Each datagram has an address of its own, and is sent once.
+    /// Connectionless; each datagram has its own destination, and is sent once.
     Datagram,
 }
 
@@ -81,23 +81,23 @@ pub enum Service {
 pub struct NewQueuePair {
     /// The device context, by its address.
     pub context: Object,
-    /// The address of the structure.
+    /// The address of the queue pair's structure.
     pub object: Object,
-    /// Its number.
+    /// The queue pair number.
     pub number: u32,
-    /// Its kind.
+    /// The kind of service.
     pub service: Service,
-    /// The queue of its sends' completions.
+    /// The completion queue of its sends.
     pub send_cq: Object,
-    /// The queue of its receives' completions.
+    /// The completion queue of its receives.
     pub receive_cq: Object,
     /// The shared receive queue, if it has one.
     pub srq: Option<Object>,
-    /// The most requests that its send queue holds, as it was created.
+    /// The capacity of the send queue at creation.
     pub max_sends: u32,
-    /// The most receives that its own receive queue holds.
+    /// The capacity of its own receive queue.
     pub max_receives: u32,
-    /// Whether requests are signaled that do not say so.
+    /// Whether requests are signaled by default.
     pub default_signal: Signal,
 }
 
@@ -106,21 +106,21 @@ pub struct NewQueuePair {
 pub(crate) struct QueuePair {
     pub(crate) new: NewQueuePair,
     pub(crate) state: State,
-    /// The program itself moved it to the error state.
+    /// The program itself moved it to ERR.
     pub(crate) failed_by_program: bool,
-    /// The first completion with an error, which the program polled there.
+    /// The status of the first failed completion, and where the program polled it.
     pub(crate) failed: Option<(u32, StackId)>,
     pub(crate) sends: VecDeque<Outstanding>,
-    /// The receives of its own receive queue.
+    /// Receives on its own receive queue.
     pub(crate) receives: ReceiveQueue,
     pub(crate) signaled: u32,
-    /// The transport waits for an answer without end.
+    /// Whether the transport may wait for an answer without limit.
     pub(crate) waits: Waits,
-    /// The tick of the last post to an empty queue or completion.
+    /// The tick of the last completion, or of the last post to an empty queue.
     pub(crate) progress: u64,
 }
 
-/// Whether a queue pair gives up on a peer that does not answer.
+/// Whether a queue pair ever gives up on an unresponsive peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waits {
     pub(crate) without_timeout: bool,
@@ -128,7 +128,7 @@ pub(crate) struct Waits {
 }
 
 impl QueuePair {
-    /// Forgets the completion that a request would have been signaled by.
+    /// Accounts for the completion that a request will no longer produce.
     pub(crate) fn forget_signal(
         &mut self,
         request: &Outstanding,
@@ -159,12 +159,12 @@ impl QueuePair {
         }
     }
 
-    /// How it is named in findings.
+    /// Returns its name in findings.
     pub(crate) fn name(&self) -> String {
         format!("queue pair {}", self.new.number)
     }
 
-    /// The sends that a completion will tell the end of: those up to the last one that is signaled.
+    /// Returns the sends whose end a completion will show: up to the last signaled one.
     pub(crate) fn announced(&self) -> impl Iterator<Item = &Outstanding> {
         let last = self
             .sends

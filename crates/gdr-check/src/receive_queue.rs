@@ -1,19 +1,19 @@
-//! Receive queues, of one queue pair or shared.
+//! Receive queues, private or shared.
 
 use std::collections::VecDeque;
 
 use crate::request::Outstanding;
 
-/// The receives of a queue that are posted and not polled.
+/// Receives that were posted and not polled.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
     pub(crate) receives: VecDeque<Outstanding>,
-    /// How many it holds; `None` where what is outstanding may be less than what is recorded.
+    /// Capacity; `None` if fewer receives may be outstanding than are recorded.
     pub(crate) room: Option<u32>,
 }
 
 impl ReceiveQueue {
-    /// An empty queue; one without room belongs to a queue pair whose receives are elsewhere.
+    /// Returns an empty queue. A capacity of 0 means that the queue pair's receives are elsewhere.
     pub(crate) fn new(room: u32) -> Self {
         Self {
             receives: VecDeque::new(),
@@ -21,7 +21,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Says how far the last receive is beyond the room, if that is certain.
+    /// Returns how far the last receive exceeds the capacity, if that is certain.
     pub(crate) fn overflow(&self) -> Option<(&Outstanding, String)> {
         let (outstanding, room) = (self.receives.len(), self.room?);
         let last = self.receives.back()?;

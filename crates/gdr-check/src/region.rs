@@ -12,18 +12,18 @@ const LOCAL_WRITE: u32 = 1;
 /// A region that the program registered.
 #[derive(Clone, Copy, Debug)]
 pub struct NewRegion {
-    /// The device context, by its address.
+    /// The device context, identified by its address.
     pub context: Object,
-    /// The address of the structure.
+    /// The address of the region's structure.
     pub object: Object,
     /// The local key.
     pub lkey: u32,
-    /// The first address that requests name.
+    /// The first address, as requests name it.
     pub first: u64,
-    /// The length; `u64::MAX` for the whole address space.
+    /// The length in bytes; `u64::MAX` for the whole address space.
     pub len: u64,
-    /// What to add to an address of a request for the address in this process; `None` where the CPU has no
-    /// such address, as of GPU memory.
+    /// The offset from a request's address to the address in this process; `None` where the CPU cannot address the
+    /// memory, as with GPU memory.
     pub offset: Option<u64>,
     /// The value of `enum ibv_access_flags`.
     pub access: u32,
@@ -49,17 +49,17 @@ impl NewRegion {
     }
 }
 
-/// What is known of a key.
+/// What the shadow knows about a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Key<'a> {
     Registered(&'a NewRegion),
-    /// Deregistered there.
+    /// Deregistered, at this place.
     Deregistered(StackId),
-    /// Of no region that was registered by a function that is known.
+    /// Not the key of a region registered through an observed function.
     Unknown,
 }
 
-/// The regions of a process.
+/// All regions of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     by_key: HashMap<(Object, u32), NewRegion>,
@@ -101,12 +101,12 @@ impl Regions {
             .map_or(Key::Unknown, |stack| Key::Deregistered(*stack))
     }
 
-    /// The regions that have a local key, of any context.
+    /// Returns the regions, of any context, with a local key.
     pub(crate) fn with_key(&self, lkey: u32) -> impl Iterator<Item = &NewRegion> {
         self.by_key.values().filter(move |it| it.lkey == lkey)
     }
 
-    /// Forgets what a context had.
+    /// Removes everything that belongs to a context.
     pub(crate) fn close(&mut self, context: Object) {
         self.by_key.retain(|key, _| key.0 != context);
         self.by_object.retain(|_, key| key.0 != context);

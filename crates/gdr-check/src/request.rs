@@ -8,7 +8,7 @@ use crate::finding::StackId;
 /// A segment of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The address that the request names.
+    /// The address named by the request.
     pub address: u64,
     /// Its length in bytes.
     pub len: u32,
@@ -19,34 +19,34 @@ pub struct Segment {
 /// The segments of a request.
 pub(crate) type Segments = SmallVec<[Segment; 2]>;
 
-/// What a request of a send queue does with its segments.
+/// What a send request does with its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// The device reads them: SEND and WRITE.
+    /// Read by the device: SEND and WRITE.
     Gathers,
-    /// The data was copied when the request was posted.
+    /// Copied when the request was posted.
     Inline,
-    /// The device writes to them: READ and atomics.
+    /// Written by the device: READ and atomics.
     Scatters,
-    /// It has none that count: a bind, an invalidation.
+    /// No relevant segments: a bind or an invalidation.
     Other,
 }
 
-/// Whether the end of a request gives a completion.
+/// Whether a request generates a completion on success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// It gives one.
+    /// It does.
     Signaled,
-    /// Only an error gives one.
+    /// Only an error generates one.
     Unsignaled,
 }
 
-/// A request of a send queue.
+/// A send request.
 #[derive(Clone, Debug)]
 pub struct Send<'a> {
-    /// The number that the program gave it.
+    /// The work request identifier.
     pub id: u64,
-    /// What it does.
+    /// The operation.
     pub operation: Operation,
     /// Whether `IBV_SEND_SIGNALED` is set.
     pub signal: Signal,
@@ -59,7 +59,7 @@ pub struct Send<'a> {
 /// A receive.
 #[derive(Clone, Debug)]
 pub struct Receive<'a> {
-    /// The number that the program gave it.
+    /// The work request identifier.
     pub id: u64,
     /// Its segments.
     pub segments: &'a [Segment],
@@ -70,13 +70,13 @@ pub struct Receive<'a> {
 /// A completion that the program polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The number of the request.
+    /// The work request identifier.
     pub id: u64,
-    /// The number of the queue pair.
+    /// The queue pair number.
     pub qpn: u32,
     /// The value of `enum ibv_wc_status`.
     pub status: u32,
-    /// Whether it is one of a receive; `None` where the device does not say so, as with an error.
+    /// Whether it belongs to a receive; `None` where the device does not specify it, as with errors.
     pub is_receive: Option<bool>,
 }
 
@@ -89,27 +89,27 @@ pub(crate) const FLUSHED: u32 = 5;
 /// `IBV_WC_REM_ACCESS_ERR`.
 pub(crate) const REMOTE_ACCESS: u32 = 10;
 
-/// A request that its program has not seen the end of.
+/// A request whose end the program has not seen.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     pub(crate) id: u64,
     pub(crate) operation: Operation,
     pub(crate) signal: Signal,
     pub(crate) segments: Segments,
-    /// The sum of the bytes that the device reads, if the CPU can read them.
+    /// The checksum of the bytes that the device reads, if the CPU can read them.
     pub(crate) sum: Option<Checksum>,
-    /// How many receives the program had polled when it posted this.
+    /// How many receives the program had polled when posting it.
     pub(crate) receives_before: u64,
     pub(crate) stack: StackId,
 }
 
 impl Outstanding {
-    /// The number of bytes.
+    /// Returns the total length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.segments.iter().map(|it| u64::from(it.len)).sum()
     }
 
-    /// Returns whether the device reads the segments until the end.
+    /// Returns whether the device uses the segments until the request ends.
     pub(crate) fn uses_memory(&self) -> bool {
         matches!(self.operation, Operation::Gathers | Operation::Scatters)
     }

@@ -1,4 +1,4 @@
-//! Rights of regions, and which of them something could use.
+//! Access rights of regions, and which of them could have been used.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ const LOCAL_WRITE: u32 = 1;
 const REMOTE_WRITE: u32 = 1 << 1;
 const REMOTE_READ: u32 = 1 << 2;
 const REMOTE_ATOMIC: u32 = 1 << 3;
-/// `IBV_ACCESS_MW_BIND`: windows have rights of their own, and need the local one.
+/// `IBV_ACCESS_MW_BIND`: memory windows have their own rights, and need the local one.
 const WINDOWS: u32 = 1 << 4;
 const NAMES: [(u32, &str); 4] = [
     (LOCAL_WRITE, "IBV_ACCESS_LOCAL_WRITE"),
@@ -20,7 +20,7 @@ const NAMES: [(u32, &str); 4] = [
     (REMOTE_ATOMIC, "IBV_ACCESS_REMOTE_ATOMIC"),
 ];
 
-/// The rights of the regions that one place registered, all together.
+/// The combined rights of the regions registered at one place.
 #[derive(Debug, Default)]
 struct Granted {
     rights: u32,
@@ -31,14 +31,14 @@ struct Granted {
 /// The queue pairs of a device context.
 #[derive(Debug, Default)]
 struct Pairs {
-    /// What one of them ever permitted to its peer.
+    /// The union of what the queue pairs ever permitted to their peers.
     permitted: u32,
     are_known: bool,
-    /// There are others that the shadow does not know.
+    /// There are others, unknown to the shadow.
     are_more: bool,
 }
 
-/// The rights of all regions of a process, also of those that are gone.
+/// The rights of all regions of a process, past and present.
 #[derive(Debug, Default)]
 pub(crate) struct Rights {
     granted: HashMap<(Object, StackId), Granted>,
@@ -51,25 +51,25 @@ impl Rights {
         self.granted.entry(key).or_default().rights |= region.access;
     }
 
-    /// The device may write to a region for a request of this process.
+    /// Records that the device may write to a region for a local request.
     pub(crate) fn written(&mut self, region: &NewRegion) {
         let key = (region.context, region.stack);
         self.granted.entry(key).or_default().is_written = true;
     }
 
-    /// A queue pair permits this to its peer.
+    /// Records that a queue pair permits this to its peer.
     pub(crate) fn permitted(&mut self, context: Object, rights: u32) {
         let pairs = self.pairs.entry(context).or_default();
         pairs.permitted |= rights;
         pairs.are_known = true;
     }
 
-    /// A context has a queue pair that the shadow does not know.
+    /// Records that a context has a queue pair that the shadow does not know.
     pub(crate) fn unknown_pair(&mut self, context: Object) {
         self.pairs.entry(context).or_default().are_more = true;
     }
 
-    /// The places that granted what nothing could use, with the names of these rights.
+    /// Returns the places that granted rights which nothing could have used, with the names of those rights.
     pub(crate) fn unused(&self) -> Vec<(StackId, String)> {
         let mut unused: Vec<_> = self
             .granted

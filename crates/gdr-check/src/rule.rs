@@ -1,16 +1,16 @@
-//! The rules, each with its source and its remedy.
+//! The rules, each with its source and remedy.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// How much a rule that is not kept matters.
+/// How serious a violation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Correct programs do it, too; it is worth a look.
+    /// Correct programs may do it, too, but it deserves a look.
     Note,
-    /// It is not allowed, and goes wrong on some device or at some time.
+    /// Not allowed, and fails on some device or at some time.
     Error,
 }
 
@@ -45,32 +45,32 @@ macro_rules! rules {
             /// All rules, errors first.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// The name that reports and suppressions use.
+            /// Returns the name used in reports and suppressions.
             pub const fn id(self) -> &'static str {
                 match self { $(Self::$name => $id),* }
             }
 
-            /// What the program did.
+            /// Returns what the program did.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),* }
             }
 
-            /// Why that is wrong.
+            /// Returns why that is wrong.
             pub const fn why(self) -> &'static str {
                 match self { $(Self::$name => $why),* }
             }
 
-            /// The document that says so.
+            /// Returns the document that states the rule.
             pub const fn source(self) -> &'static str {
                 match self { $(Self::$name => $source),* }
             }
 
-            /// What to change.
+            /// Returns what to change.
             pub const fn remedy(self) -> &'static str {
                 match self { $(Self::$name => $remedy),* }
             }
 
-            /// How much it matters.
+            /// Returns how serious a violation is.
             pub const fn severity(self) -> Severity {
                 match self { $(Self::$name => Severity::$severity),* }
             }
@@ -222,7 +222,7 @@ rules! {
 }
 
 impl Rule {
-    /// The rule with a name.
+    /// Returns the rule with this name.
     pub fn from_id(id: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|rule| rule.id() == id)
     }

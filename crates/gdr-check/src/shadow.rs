@@ -1,4 +1,4 @@
-//! The shadow of a program's objects, which rules look at.
+//! The shadow of a program's objects, to which rules are applied.
 
 use std::collections::HashMap;
 
@@ -18,59 +18,59 @@ use crate::rights::Rights;
 use crate::rule::Rule;
 use crate::writable::Writable;
 
-/// An object of the program, by its address. Nothing is read through it.
+/// An object of the program, identified by its address, which is never dereferenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Object(pub u64);
 
-/// The memory of the program.
+/// Access to the program's memory.
 pub trait Memory {
-    /// Adds the bytes of a range to a sum; `None` if a part of it is not mapped.
+    /// Adds a range to a checksum. Returns `None` unless all of it is mapped.
     fn sum(&self, sum: Checksum, address: u64, len: u32) -> Option<Checksum>;
 
     /// Returns whether all of a range is mapped.
     fn is_mapped(&self, address: u64, len: u32) -> bool;
 }
 
-/// How long a request may take before it is said that nothing limits it.
+/// How long a request may take, in ticks, before a missing limit is reported.
 const TICKS_WITHOUT_PROGRESS: u64 = 5;
 
-/// The shadow of the objects of a process.
+/// The shadow of a process's objects.
 #[derive(Debug, Default)]
 pub struct Shadow {
     pub(crate) regions: Regions,
     pub(crate) pairs: HashMap<Object, QueuePair>,
-    /// By context and number.
+    /// Queue pairs by context and number.
     pub(crate) numbers: HashMap<(Object, u32), Object>,
     pub(crate) queues: HashMap<Object, CompletionQueue>,
-    /// The receives of shared queues.
+    /// Receives on shared receive queues.
     pub(crate) shared: HashMap<Object, ReceiveQueue>,
     pub(crate) rights: Rights,
     pub(crate) writable: Writable,
     pub(crate) now: u64,
-    /// How many receives the program has polled.
+    /// The number of receives polled by the program.
     pub(crate) receives: u64,
     pub(crate) findings: Findings,
 }
 
 impl Shadow {
-    /// Takes what was found since the last call.
+    /// Takes the findings since the last call.
     pub fn take_findings(&mut self) -> Vec<Finding> {
         self.findings.take()
     }
 
-    /// Returns whether there is something to take.
+    /// Returns whether there are findings to take.
     pub fn has_findings(&self) -> bool {
         !self.findings.is_empty()
     }
 
-    /// A region was registered.
+    /// Records that a region was registered.
     pub fn registered(&mut self, region: NewRegion) {
         self.rights.registered(&region);
         self.regions.add(region);
     }
 
-    /// A region is about to be deregistered.
+    /// Records that a region is about to be deregistered.
     pub fn deregistering(&mut self, region: Object, stack: StackId) {
         let Some(region) = self.regions.of(region) else {
             return;
@@ -108,17 +108,17 @@ impl Shadow {
         }
     }
 
-    /// A region was registered again, with properties that are not known.
+    /// Records that a region was reregistered, with unknown properties.
     pub fn forget_region(&mut self, region: Object) {
         self.regions.forget(region);
     }
 
-    /// A region was deregistered.
+    /// Records that a region was deregistered.
     pub fn deregistered(&mut self, region: Object, stack: StackId) {
         self.regions.remove(region, stack);
     }
 
-    /// A completion queue was created with room for this many completions, or changed to it.
+    /// Records that a completion queue was created with this capacity, or resized to it.
     pub fn queue_created(&mut self, queue: Object, size: u32) {
         let known = self.queues.entry(queue).or_insert(CompletionQueue {
             size,
@@ -131,7 +131,7 @@ impl Shadow {
         known.size = size;
     }
 
-    /// A completion queue is about to be destroyed.
+    /// Records that a completion queue is about to be destroyed.
     pub fn queue_destroying(&mut self, queue: Object, stack: StackId) {
         if let Some(known) = self.queues.get(&queue)
             && known.unacknowledged != 0
@@ -147,14 +147,14 @@ impl Shadow {
         }
     }
 
-    /// A completion queue was destroyed.
+    /// Records that a completion queue was destroyed.
     pub fn queue_destroyed(&mut self, queue: Object) {
         self.queues.remove(&queue);
     }
 
-    /// The program asked for an event of the next completion.
+    /// Records that the program requested an event for the next completion.
     pub fn armed(&mut self, queue: Object, stack: StackId) {
-        // What was posted before can have ended before.
+        // Earlier requests may have ended before.
         let is_used = self.pairs.values().any(|pair| {
             (pair.new.send_cq == queue && pair.signaled != 0)
                 || (pair.new.receive_cq == queue && self.has_receives(pair))
@@ -177,7 +177,7 @@ impl Shadow {
         }
     }
 
-    /// The program is about to wait for an event of one of these queues.
+    /// Records that the program is about to wait for an event of one of these queues.
     pub fn waiting(&mut self, queues: &[Object], stack: StackId) {
         for queue in queues {
             let Some(Arming::Unpolled(armed)) = self.queues.get(queue).map(|it| it.arming) else {
@@ -191,7 +191,7 @@ impl Shadow {
         }
     }
 
-    /// The program took an event.
+    /// Records that the program took an event.
     pub fn event_taken(&mut self, queue: Object, stack: StackId) {
         if let Some(queue) = self.queues.get_mut(&queue) {
             queue.unacknowledged = queue.unacknowledged.saturating_add(1);
@@ -199,14 +199,14 @@ impl Shadow {
         }
     }
 
-    /// The program acknowledged events.
+    /// Records that the program acknowledged events.
     pub fn events_acknowledged(&mut self, queue: Object, count: u32) {
         if let Some(queue) = self.queues.get_mut(&queue) {
             queue.unacknowledged = queue.unacknowledged.saturating_sub(count);
         }
     }
 
-    /// The program polled, whether or not there was a completion.
+    /// Records that the program polled, whether or not there was a completion.
     pub fn polled(&mut self, queue: Object) {
         if let Some(queue) = self.queues.get_mut(&queue) {
             queue.arming = Arming::Polled;
@@ -214,45 +214,45 @@ impl Shadow {
         }
     }
 
-    /// A shared receive queue was created with room for this many receives.
+    /// Records that a shared receive queue was created with this capacity.
     pub fn shared_queue_created(&mut self, srq: Object, room: u32) {
         self.shared.insert(srq, ReceiveQueue::new(room));
     }
 
-    /// A shared receive queue was modified, and may hold another number of receives.
+    /// Records that a shared receive queue was modified; its capacity may have changed.
     pub fn shared_queue_modified(&mut self, srq: Object) {
         self.count_is_uncertain(srq);
     }
 
-    /// Receives of a queue may have ended unseen.
+    /// Records that receives of a queue may have ended unseen.
     fn count_is_uncertain(&mut self, srq: Object) {
         if let Some(shared) = self.shared.get_mut(&srq) {
             shared.room = None;
         }
     }
 
-    /// A receive of a queue that is not known has ended.
+    /// Records that a receive of an unknown queue has ended.
     fn all_counts_are_uncertain(&mut self) {
         for shared in self.shared.values_mut() {
             shared.room = None;
         }
     }
 
-    /// A shared receive queue was destroyed.
+    /// Records that a shared receive queue was destroyed.
     pub fn shared_queue_destroyed(&mut self, srq: Object) {
         if let Some(shared) = self.shared.remove(&srq) {
             self.forget_all(shared.receives);
         }
     }
 
-    /// A queue pair was created.
+    /// Records that a queue pair was created.
     pub fn pair_created(&mut self, new: NewQueuePair) {
         self.rights.permitted(new.context, 0);
         self.numbers.insert((new.context, new.number), new.object);
         self.pairs.insert(new.object, QueuePair::new(new));
     }
 
-    /// A queue pair was destroyed.
+    /// Records that a queue pair was destroyed.
     pub fn pair_destroyed(&mut self, pair: Object) {
         self.forget_requests(pair);
         if let Some(pair) = self.pairs.remove(&pair) {
@@ -265,7 +265,7 @@ impl Shadow {
         self.pairs.contains_key(&pair)
     }
 
-    /// The program moved a queue pair to a state.
+    /// Records that the program changed the state of a queue pair.
     pub fn moved(&mut self, object: Object, state: State) {
         if state == State::Reset {
             self.forget_requests(object);
@@ -280,33 +280,33 @@ impl Shadow {
         }
     }
 
-    /// The program set what a queue pair permits to its peer (`attr.qp_access_flags`).
+    /// Records that the program set the access rights that a queue pair grants to its peer (`attr.qp_access_flags`).
     pub fn access_set(&mut self, pair: Object, rights: u32) {
         if let Some(pair) = self.pairs.get(&pair) {
             self.rights.permitted(pair.new.context, rights);
         }
     }
 
-    /// The program uses a queue pair of a context that it did not create by a function that is known.
+    /// Records that the program uses a queue pair that was not created through an observed function.
     pub fn unknown_pair_used(&mut self, context: Object) {
         self.rights.unknown_pair(context);
     }
 
-    /// The program set how long a queue pair waits for its peer (`attr.timeout`).
+    /// Records that the program set a queue pair's acknowledgement timeout (`attr.timeout`).
     pub fn timeout_set(&mut self, pair: Object, timeout: u8) {
         if let Some(pair) = self.pairs.get_mut(&pair) {
             pair.waits.without_timeout = timeout == 0;
         }
     }
 
-    /// The program set how often a queue pair waits for a receive of its peer (`attr.rnr_retry`).
+    /// Records that the program set a queue pair's RNR retry count (`attr.rnr_retry`).
     pub fn rnr_retry_set(&mut self, pair: Object, rnr_retry: u8) {
         if let Some(pair) = self.pairs.get_mut(&pair) {
             pair.waits.for_receives = rnr_retry == 7;
         }
     }
 
-    /// Forgets what is outstanding, which gives no completion any more.
+    /// Forgets outstanding requests, which will not complete any more.
     fn forget_requests(&mut self, pair: Object) {
         let Some(pair) = self.pairs.get_mut(&pair) else {
             return;
@@ -320,7 +320,7 @@ impl Shadow {
         if let Some(queue) = self.queues.get_mut(&queue) {
             queue.unpolled_sends = queue.unpolled_sends.saturating_sub(signaled);
         }
-        // Completions that it had not polled are gone, and whose receives they were.
+        // Completions that were not polled are gone, and it is unknown which receives they belonged to.
         if let Some(srq) = srq {
             self.count_is_uncertain(srq);
         }
@@ -333,7 +333,7 @@ impl Shadow {
         }
     }
 
-    /// The program polled a completion. `stack` is asked where it is a part of a finding.
+    /// Records a completion that the program polled. `stack` is called only if it becomes part of a finding.
     pub fn completed(
         &mut self,
         (context, queue): (Object, Object),
@@ -362,7 +362,7 @@ impl Shadow {
         pair.progress = self.now;
         self.receives += u64::from(is_receive);
         if is_error {
-            // The queue that had the request is a guess.
+            // The queue of the request is only a guess.
             pair.receives.room = None;
             if let Some(srq) = pair.new.srq {
                 self.count_is_uncertain(srq);
@@ -417,9 +417,10 @@ impl Shadow {
                         |it: &Segment| writable.may_have_written(it.address, it.len.into());
                     let (rule, what) = match sum {
                         Some(after) if after == before => continue,
-                        // An answer came into the buffer of its question, and not the program changed it.
+                        // The change may be a reply received into the request's buffer rather than a write by the
+                        // program.
                         Some(_) if request.segments.iter().any(may_be_received) => continue,
-                        // A datagram is sent once, and its receipt may have been acknowledged by another one.
+                        // A datagram is sent once, and another message may have acknowledged it.
                         Some(_)
                             if pair.new.service == Service::Datagram
                                 && request.receives_before != self.receives =>
@@ -460,7 +461,7 @@ impl Shadow {
         findings.report((rule, Some(request.stack)), pair.name(), detail, places);
     }
 
-    /// Says which key a device has refused.
+    /// Reports which key a device has refused.
     fn explain(
         regions: &Regions,
         findings: &mut Findings,
@@ -537,7 +538,7 @@ impl Shadow {
         }
     }
 
-    /// A forked child used a queue pair of its parent.
+    /// Records that a forked child used its parent's queue pair.
     pub fn used_after_fork(&mut self, number: u32, stack: StackId) {
         let places = vec![place("called", stack)];
         let name = format!("queue pair {number}");
@@ -546,7 +547,7 @@ impl Shadow {
         self.findings.report(key, name, detail, places);
     }
 
-    /// Some time has passed, about a second.
+    /// Records that a tick, about a second, has passed.
     pub fn tick(&mut self) {
         self.now += 1;
         for pair in self.pairs.values() {
@@ -575,12 +576,12 @@ impl Shadow {
         }
     }
 
-    /// A context was closed, and what it had is gone.
+    /// Records that a context was closed, with everything that belonged to it.
     pub fn closed(&mut self, context: Object) {
         self.regions.close(context);
     }
 
-    /// The program ends.
+    /// Records that the program ends.
     pub fn ending(&mut self) {
         for pair in self.pairs.values() {
             let count = pair.signaled;
@@ -621,7 +622,7 @@ pub(crate) fn place(what: &'static str, stack: StackId) -> Place {
     Place { what, stack }
 }
 
-/// Forgets the memory that a request lets the device write to.
+/// Forgets the memory that a request allows the device to write.
 pub(crate) fn forget_writable(writable: &mut Writable, request: &Outstanding) {
     if request.operation == Operation::Scatters {
         for segment in &request.segments {

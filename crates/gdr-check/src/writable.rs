@@ -1,26 +1,26 @@
-//! The memory that devices may write to: receives and destinations of READs that are outstanding.
+//! Memory that devices may write: outstanding receives and READ destinations.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::finding::StackId;
 
-/// Ranges of addresses of the process, each with how often it is outstanding.
+/// Address ranges in the process, each with the number of times it is outstanding.
 #[derive(Debug, Default)]
 pub(crate) struct Writable {
     outstanding: BTreeMap<(u64, u64), (u32, StackId)>,
-    /// The last ones that ended.
+    /// The ranges that ended most recently.
     ended: VecDeque<(u64, u64)>,
 }
 
-/// How many ranges that ended are kept.
+/// The number of ended ranges to keep.
 const ENDED: usize = 1024;
 
-/// How a range meets another that is outstanding.
+/// How a range overlaps an outstanding one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overlap {
-    /// It is the same.
+    /// The ranges are identical.
     Same(StackId),
-    /// They share some bytes.
+    /// The ranges share some bytes.
     Partial {
         first: u64,
         end: u64,
@@ -29,7 +29,7 @@ pub(crate) enum Overlap {
 }
 
 impl Writable {
-    /// Adds a range; returns what it overlaps with.
+    /// Adds a range. Returns what it overlaps with.
     pub(crate) fn add(&mut self, first: u64, len: u64, stack: StackId) -> Option<Overlap> {
         if len == 0 {
             return None;
@@ -70,7 +70,7 @@ impl Writable {
 }
 
 impl Writable {
-    /// Returns whether a device may have written to a range lately, or may still do so.
+    /// Returns whether a device may recently have written to a range, or may still do so.
     pub(crate) fn may_have_written(&self, first: u64, len: u64) -> bool {
         let end = first.saturating_add(len);
         let mut all = self.outstanding.keys().chain(&self.ended);

@@ -1,11 +1,11 @@
-//! The rules in the documentation.
+//! The documented rules.
 
 use std::fs;
 use std::path::Path;
 
 use gdr_check::Rule;
 
-/// The table of rules.
+/// Returns the expected table of rules.
 fn rules() -> String {
     let rows = Rule::ALL.iter().map(|rule| {
         format!(
@@ -21,7 +21,7 @@ fn rules() -> String {
     rows.collect::<Vec<_>>().join("\n")
 }
 
-/// `cargo xtask docs` sets `GDR_WRITE_DOCS`, which writes the list in place of checking it.
+/// `cargo xtask docs` sets `GDR_WRITE_DOCS`, which writes the list instead of checking it.
 #[test]
 fn the_documentation_lists_every_rule() {
     const HEADING: &str = "## Every rule\n\n";

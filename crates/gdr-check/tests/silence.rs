@@ -1,4 +1,4 @@
-//! Where the shadow cannot be certain, rules of receive queues and rights are silent.
+//! Rules about receive queues and rights stay silent where the shadow cannot be certain.
 
 use gdr_check::{
     Checksum, Completion, Memory, NewQueuePair, NewRegion, Object, Receive, Rule, Segment, Service,
@@ -15,7 +15,7 @@ const LOCAL_WRITE: u32 = 1;
 const REMOTE_READ: u32 = 4;
 const WINDOWS: u32 = 16;
 
-/// Memory that is all mapped.
+/// Fully mapped memory.
 struct Mapped;
 
 impl Memory for Mapped {
@@ -28,7 +28,7 @@ impl Memory for Mapped {
     }
 }
 
-/// A shadow with a queue pair, whose receives are its own or of a shared queue.
+/// Returns a shadow with a queue pair whose receives are private or on a shared queue.
 fn shadow(srq: Option<Object>) -> Shadow {
     let mut shadow = Shadow::default();
     if let Some(srq) = srq {
@@ -51,7 +51,7 @@ fn shadow(srq: Option<Object>) -> Shadow {
     shadow
 }
 
-/// Posts `count` receives and has the last `refused` refused.
+/// Posts `count` receives, of which the last `refused` are refused.
 fn post(shadow: &mut Shadow, srq: Option<Object>, count: u64, refused: usize) {
     for id in 0..count {
         let segment = Segment {
@@ -129,7 +129,7 @@ fn a_queue_whose_receives_may_have_ended_unseen_is_silent() {
     let unseen: [fn(&mut Shadow); 5] = [
         |shadow| shadow.shared_queue_modified(SHARED),
         |shadow| shadow.pair_destroyed(PAIR),
-        // For an unknown queue pair, or with an unknown number.
+        // Completions for an unknown queue pair, or with an unknown number.
         |shadow| complete(shadow, NUMBER + 1, 0, 0),
         |shadow| complete(shadow, NUMBER, 99, 0),
         |shadow| complete(shadow, NUMBER, 0, 5),
@@ -143,7 +143,7 @@ fn a_queue_whose_receives_may_have_ended_unseen_is_silent() {
     }
 }
 
-/// What is said of the rights of a region, at the end of a program.
+/// Returns what is reported about the rights of a region at the end of a program.
 fn unused(access: u32, program: fn(&mut Shadow)) -> Option<String> {
     let mut shadow = shadow(None);
     shadow.registered(NewRegion {
@@ -178,7 +178,7 @@ fn a_right_that_nothing_could_use_is_named() {
 fn a_right_that_may_be_used_unseen_is_not() {
     let used: [fn(&mut Shadow); 3] = [
         |shadow| post(shadow, None, 1, 0),
-        // The queue's context is not known.
+        // The context of the queue is unknown.
         |shadow| {
             shadow.shared_queue_created(SHARED, ROOM);
             post(shadow, Some(SHARED), 1, 0);
