@@ -1,22 +1,22 @@
-//! The reads of GPU memory that an engine has announced.
+//! Reads of GPU memory that an engine has announced.
 
 use std::collections::VecDeque;
 
 use crate::buffer::Queued;
 
-/// How many are remembered until they are served.
+/// The most reads remembered until they are served.
 const MOST: usize = 64;
 
-/// Where the announced reads end that are not yet served, the oldest first: whether there are others
-/// decides how the bytes of a read are copied.
+/// The ends of announced reads not yet served, oldest first. Whether a region has further ones determines how a read's
+/// bytes are copied.
 #[derive(Debug, Default)]
 pub(crate) struct AnnouncedReads(VecDeque<End>);
 
-/// The end of a read: the key of its region, and the offset past its last byte.
+/// The end of a read: its region's key, and the offset past its last byte.
 type End = (u32, u64);
 
 impl AnnouncedReads {
-    /// Remembers a read; returns whether the region has others.
+    /// Records a read. Returns whether the region has others.
     pub(crate) fn announce(&mut self, key: u32, end: u64) -> Queued {
         let queued = match self.0.iter().any(|(of, _)| *of == key) {
             true => Queued::AmongOthers,
@@ -29,13 +29,13 @@ impl AnnouncedReads {
         queued
     }
 
-    /// Notes that bytes up to `end` were served. Reads of the region that were announced before the one
-    /// that ends there were served too, or never will be.
+    /// Records that bytes up to `end` were served. Earlier announced reads of the region were served as well, or never
+    /// will be.
     pub(crate) fn serve(&mut self, key: u32, end: u64) {
         let Some(last) = self.0.iter().position(|known| *known == (key, end)) else {
             return;
         };
-        // Usually all of them read the same region.
+        // Usually all reads are of the same region.
         let mut place = 0;
         self.0.retain(|(of, _)| {
             place += 1;
@@ -57,7 +57,7 @@ mod tests {
         reads.serve(7, 50);
         reads.serve(9, 100);
         assert_eq!(reads.announce(7, 300), Queued::AmongOthers);
-        // The one that ends at 100 was given up.
+        // The read that ends at 100 was abandoned.
         reads.serve(7, 200);
         assert_eq!(reads.announce(7, 400), Queued::AmongOthers);
         reads.serve(7, 300);

@@ -1,41 +1,41 @@
-//! Whether a program answers the messages of a connection at once.
+//! Predicts whether a program replies to the messages of a connection immediately.
 
-/// Within this many polls of the engine after a message, a request of the program answers it. Programs look
-/// for completions of their sends as well before they answer.
+/// A request within this many polls of the engine after a message counts as a reply. Programs also look for send
+/// completions before they reply.
 pub(crate) const POLLS: u64 = 4;
 
-/// What was seen of the messages of a connection, SENDs and WRITEs that the peer wants acknowledged. Times
-/// are numbers of polls of the engine.
+/// The reply history of a connection, for SENDs and WRITEs that the peer wants acknowledged. Times are counted in polls
+/// of the engine.
 ///
-/// The acknowledgement of a message is a datagram of its own, which costs each end a system call, and it
-/// goes before the answer of the program. If the program answers at once it can wait for the answer, and
-/// leaves with it. Programs that do not answer get none of this: their peers have each acknowledgement as
-/// early as without. (TCP does the same in its ping-pong mode.)
+/// A separate acknowledgement datagram costs each end a system call, and is sent ahead of the program's reply. If the
+/// program replies immediately, the acknowledgement can wait for the reply and leave with it. Connections of programs
+/// that do not reply are unaffected: their peers get each acknowledgement as early as without this. (TCP's ping-pong
+/// mode works the same way.)
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// The poll in which the program was given a message that it has not answered.
+    /// The poll in which the program received a message that it has not replied to.
     given: Option<u64>,
-    /// Whether it answered the one before.
+    /// Whether it replied to the previous one.
     answered: bool,
-    /// Whether it answered the last one that it could.
+    /// Whether it replied to the last message that it could reply to.
     expected: bool,
 }
 
 impl Answers {
-    /// The program is given a message, or several at once.
+    /// Records that the program receives a message, or several at once.
     pub(crate) fn give(&mut self, poll: u64) {
         self.expected = std::mem::take(&mut self.answered);
         self.given = Some(poll);
     }
 
-    /// The program sends requests.
+    /// Records that the program sends requests.
     pub(crate) fn send(&mut self, poll: u64) {
         if let Some(given) = self.given.take() {
             self.answered = poll.saturating_sub(given) <= POLLS;
         }
     }
 
-    /// Whether the message that was given last is likely to be answered at once.
+    /// Returns whether an immediate reply to the latest message is likely.
     pub(crate) fn are_expected(&self) -> bool {
         self.expected && self.given.is_some()
     }

@@ -1,38 +1,38 @@
-//! How much of the time threads of the program drive the engine themselves.
+//! How much of the time the program's own threads drive the engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::shard::clock::nanoseconds;
 
-/// The longest time between two calls of a program that does nothing but poll.
+/// The longest gap between two calls of a program that only polls.
 const LONGEST_GAP: Duration = Duration::from_micros(5);
-/// A program with fewer calls in an interval does not poll, even if they took all of its time.
+/// A program with fewer calls per interval is not polling, even if they took all of its time.
 const FEWEST_CALLS: u64 = 4;
 
-/// The calls in which threads of the program drive the engine. Times are read from the device's clock.
+/// Calls in which the program's threads drive the engine. Times are read from the device's clock.
 #[derive(Debug, Default)]
 pub(crate) struct CallerActivity {
     calls: AtomicU64,
     /// When the last call ended.
     last: AtomicU64,
-    /// The sum of all gaps between calls that were longer than [`LONGEST_GAP`].
+    /// The total of gaps between calls longer than [`LONGEST_GAP`].
     absent: AtomicU64,
 }
 
 impl CallerActivity {
-    /// A call begins; returns how many there were before.
+    /// Records that a call begins. Returns how many calls came before it.
     pub(crate) fn begin(&self, now: u64) -> u64 {
-        // Calls of several threads may overlap; the gap is 0 then.
+        // Calls of several threads may overlap, which gives a gap of 0.
         let gap = now.saturating_sub(self.last.load(Ordering::Relaxed));
-        // A short gap lies between two calls in a polling loop, and the engine misses nothing.
+        // A short gap occurs within a polling loop, and the engine misses nothing.
         if gap > nanoseconds(LONGEST_GAP) {
             self.absent.fetch_add(gap, Ordering::Relaxed);
         }
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A call ends.
+    /// Records that a call ends.
     pub(crate) fn end(&self, now: u64) {
         self.last.store(now, Ordering::Relaxed);
     }
@@ -47,7 +47,7 @@ impl CallerActivity {
         Totals {
             at: now,
             calls: self.calls.load(Ordering::Relaxed),
-            // The current gap is added when it ends.
+            // The current gap is added to `absent` when it ends.
             absent: self.absent.load(Ordering::Relaxed).wrapping_add(current),
         }
     }
@@ -60,7 +60,7 @@ struct Totals {
     absent: u64,
 }
 
-/// What happened between two samples.
+/// The activity between two samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interval {
     len: u64,
@@ -69,20 +69,20 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
-    /// Whether the program polled all the time. One that waits for bytes in memory, or computes, in
-    /// between depends on the progress thread.
+    /// Returns whether the program polled the whole time. If it computes or watches memory in between, it depends on
+    /// the progress thread.
     pub(crate) fn is_polled(&self) -> bool {
-        // A tenth may be missed: a thread that is interrupted now and then still polls.
+        // Tolerates a tenth: a thread that is interrupted occasionally still polls.
         self.calls >= FEWEST_CALLS && self.absent <= self.len / 10
     }
 
-    /// Whether the program polled at all.
+    /// Returns whether the program polled at all.
     pub(crate) fn has_calls(&self) -> bool {
         self.calls > 0
     }
 }
 
-/// Samples the activity.
+/// Samples caller activity.
 #[derive(Debug)]
 pub(crate) struct Sampler(Totals);
 
@@ -91,7 +91,7 @@ impl Sampler {
         Self(activity.totals(now))
     }
 
-    /// The interval since the last sample, if it is at least this long.
+    /// Returns the interval since the last sample, if it is at least `least` long.
     pub(crate) fn sample(
         &mut self,
         activity: &CallerActivity,
@@ -110,7 +110,7 @@ impl Sampler {
         })
     }
 
-    /// Forgets what happened before.
+    /// Starts a new interval.
     pub(crate) fn restart(&mut self, activity: &CallerActivity, now: u64) {
         self.0 = activity.totals(now);
     }
@@ -122,7 +122,7 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_micros(250);
 
-    /// Calls of this length, a gap between each two, for one interval.
+    /// Returns an interval of calls of length `call` with gaps of length `gap`.
     fn interval(call: u64, gap: u64) -> Interval {
         let (activity, mut now) = (CallerActivity::default(), 1_000_000);
         activity.end(now);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_program_that_waits_for_bytes_in_memory_between_polls_does_not() {
-        // A message takes 40 us; for 10 of them the program watches memory.
+        // A message takes 40 us, of which the program watches memory for 10.
         assert!(!interval(30_000, 10_000).is_polled());
         assert!(!interval(500, 10_000).is_polled());
     }
@@ -162,7 +162,7 @@ mod tests {
         assert!(polled.is_polled());
         let silent = sampler.sample(&activity, 350_000, INTERVAL).unwrap();
         assert!(!silent.is_polled() && !silent.has_calls());
-        // The gap that the last sample has seen is not absence of the next interval as well.
+        // The gap at the last sample does not also count as absence in the next interval.
         for n in 0..100 {
             activity.begin(350_000 + n * 1_000);
             activity.end(350_500 + n * 1_000);

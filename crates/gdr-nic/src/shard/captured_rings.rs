@@ -1,4 +1,4 @@
-//! Packets of rings that are written to a file as well.
+//! Ring packets that are also written to a capture file.
 
 use gdr_chaos::Direction;
 
@@ -8,7 +8,7 @@ use crate::chaos::{Chaos, Checksum};
 use crate::error::Result;
 use crate::wire::memory::{PacketSink, RingPacket, RingSender, Taken};
 
-/// Passes the packets of rings to their queue pairs, and writes those that they accept to the file of the process.
+/// Delivers ring packets to their queue pairs, and writes accepted ones to the process's capture file.
 pub(crate) struct CapturedRings<'a, 'b> {
     pub(crate) rings: RingAcceptor<'a, 'b>,
     pub(crate) chaos: &'b Chaos,
@@ -21,13 +21,13 @@ impl PacketSink for CapturedRings<'_, '_> {
             RingPacket::Long(_, record) => {
                 let mut bytes = vec![0; record.len as usize];
                 let from = std::ptr::with_exposed_provenance::<u8>(record.addr as usize);
-                // SAFETY: the record is in the mapping of the ring until its room is given back, which is after
-                // this call, and nothing here refers to its bytes. A peer that writes it meanwhile, against the
-                // rules of the ring, changes only what is read.
+                // SAFETY: the record stays mapped until its ring space is returned, which happens after this call, and
+                // there is no reference to its bytes here. A peer that writes it meanwhile, against the ring's rules,
+                // only affects the values read.
                 unsafe { volatile_copy::load(from, &mut bytes) };
                 bytes
             }
-            // A device whose packets are captured takes no references.
+            // A device that is captured accepts no references.
             RingPacket::Referring(..) | RingPacket::InDevice(..) => Vec::new(),
         };
         let before = std::mem::take(&mut self.rings.accepted);
@@ -46,7 +46,7 @@ impl PacketSink for CapturedRings<'_, '_> {
         self.rings.read_sender(sender)
     }
 
-    /// None: this device imports no memory of senders.
+    /// Returns nothing: this device imports no memory of senders.
     fn copy_threads(&self) -> Vec<CopyThread> {
         Vec::new()
     }

@@ -4,39 +4,40 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Counts nanoseconds of the monotonic clock from its start on, and wraps after 584 years.
+/// Counts nanoseconds of the monotonic clock from its creation; wraps after 584 years.
 ///
-/// Every poll reads it. The difference of two `Instant`s takes more instructions than all else that an
-/// idle poll does outside the kernel; here it is one.
+/// Every poll reads it. Subtracting two `Instant`s takes more instructions than everything else that an idle poll does
+/// in user space; here it is a single one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     epoch: u64,
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Returns a clock that starts now.
     pub(crate) fn start() -> Self {
         let epoch = monotonic_clock();
         Self { epoch }
     }
 
-    /// Nanoseconds since the start.
+    /// Returns nanoseconds since the start.
     pub(crate) fn now(&self) -> u64 {
         monotonic_clock().wrapping_sub(self.epoch)
     }
 }
 
-/// Nanoseconds of the system's monotonic clock, by which completions have their [`time`](gdr_roce::Completion::time).
+/// Returns nanoseconds of the system's monotonic clock, which completions' [`time`](gdr_roce::Completion::time) refers
+/// to.
 pub fn monotonic_clock() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
-    // Neither is ever negative on the monotonic clock.
+    // Never negative on the monotonic clock.
     let (seconds, nanoseconds) = (now.tv_sec as u64, now.tv_nsec as u64);
     seconds
         .wrapping_mul(1_000_000_000)
         .wrapping_add(nanoseconds)
 }
 
-/// As a number that an atomic holds.
+/// Converts a duration to nanoseconds, for storage in an atomic.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

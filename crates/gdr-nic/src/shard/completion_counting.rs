@@ -1,4 +1,4 @@
-//! Counters of completions, for programs that need no more than their number.
+//! Completion counters, for programs that need only the number of completions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,33 +8,33 @@ use gdr_roce::{Completion, Served, WcOpcode, WcStatus};
 
 use crate::shard::cq_entries::received_bytes;
 
-/// What a counter adds up.
+/// The unit of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CounterUnit {
     /// Requests.
     Requests,
-    /// The bytes of requests that succeeded. One that failed adds one to the failures.
+    /// Bytes of successful requests. A failed request adds one to the failures.
     Bytes,
 }
 
-/// The operations of a queue pair that a counter counts.
+/// Operations that a counter can count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CountedOperation {
     /// SENDs.
     Send,
-    /// Receives, those that a WRITE with immediate data took among them.
+    /// Receives, including those consumed by a WRITE with immediate data.
     Recv,
     /// READs.
     Read,
-    /// The peer's READs, when the last response is sent.
+    /// The peer's READs, counted when their last response is sent.
     RemoteRead,
     /// WRITEs.
     Write,
-    /// The peer's WRITEs, when all bytes are placed.
+    /// The peer's WRITEs, counted when all bytes are placed.
     RemoteWrite,
 }
 
-/// How many operations there are.
+/// The number of operations.
 const OPERATIONS: usize = 6;
 
 impl CountedOperation {
@@ -54,10 +54,10 @@ impl CountedOperation {
     }
 }
 
-/// Counts completions of any number of queue pairs, also of requests that were not signalled. A
-/// clone is the same counter. Every value wraps from `u64::MAX` to 0.
+/// Counts completions of any number of queue pairs, including those of unsignalled requests. Clones refer to the same
+/// counter. Every value wraps from `u64::MAX` to 0.
 ///
-/// What a completion promises is true once it is counted: values are read with acquire ordering.
+/// A counted completion gives the same guarantees as a polled one: values are read with acquire ordering.
 #[derive(Clone, Debug)]
 pub struct CompletionCounter(Arc<Values>);
 
@@ -69,7 +69,7 @@ struct Values {
 }
 
 impl CompletionCounter {
-    /// A counter of zeros.
+    /// Returns a counter at zero.
     pub fn new(unit: CounterUnit) -> Self {
         Self(Arc::new(Values {
             unit,
@@ -78,12 +78,12 @@ impl CompletionCounter {
         }))
     }
 
-    /// What has completed with success, in the counter's unit.
+    /// Returns the successful total, in the counter's unit.
     pub fn completed(&self) -> &AtomicU64 {
         &self.0.completed
     }
 
-    /// The requests that have failed.
+    /// Returns the number of failed requests.
     pub fn failed(&self) -> &AtomicU64 {
         &self.0.failed
     }
@@ -113,15 +113,15 @@ impl CompletionCounter {
 #[derive(Debug)]
 pub(crate) struct CompletionCounting {
     counters: [Option<CompletionCounter>; OPERATIONS],
-    /// The numbers of posted sends whose success is counted, and not put into the completion queue.
+    /// Numbers of posted unsignalled sends, whose success is counted but not put into the completion queue.
     silent: VecDeque<u64>,
-    /// Where all completions go, and not into the completion queue, each with whether it is a silent one.
+    /// If set, receives all completions in place of the completion queue, each with whether it is silent.
     diverted: Option<VecDeque<(Completion, bool)>>,
     served: Served,
 }
 
 impl CompletionCounting {
-    /// Counters of none, for a connection that has done this for its peer.
+    /// Returns no counters, for a connection that has already served this much.
     pub(crate) fn new(served: Served) -> Self {
         Self {
             counters: Default::default(),
@@ -131,12 +131,12 @@ impl CompletionCounting {
         }
     }
 
-    /// Counts an operation by this counter, instead of by another one.
+    /// Attaches a counter to an operation, replacing any previous one.
     pub(crate) fn attach(&mut self, operation: CountedOperation, counter: &CompletionCounter) {
         self.counters[operation as usize] = Some(counter.clone());
     }
 
-    /// Begins again with a queue pair that was in RESET.
+    /// Starts over with a queue pair that was in RESET.
     pub(crate) fn reset(&mut self) {
         self.silent.clear();
         if let Some(diverted) = &mut self.diverted {
@@ -144,35 +144,35 @@ impl CompletionCounting {
         }
     }
 
-    /// Keeps all completions from here on for [`CompletionCounting::take_diverted`].
+    /// Diverts all further completions to [`CompletionCounting::take_diverted`].
     pub(crate) fn divert(&mut self) {
         self.diverted.get_or_insert_default();
     }
 
-    /// The next completion that was kept, and whether it is a silent one.
+    /// Returns the next diverted completion, and whether it is silent.
     pub(crate) fn take_diverted(&mut self) -> Option<(Completion, bool)> {
         self.diverted.as_mut()?.pop_front()
     }
 
-    /// Remembers a send of this number, which was posted without being signalled.
+    /// Records an unsignalled send with this number.
     pub(crate) fn posted_silent(&mut self, number: u64) {
         self.silent.push_back(number);
     }
 
-    /// Forgets the requests from this number on, which were taken back.
+    /// Forgets the withdrawn requests from this number on.
     pub(crate) fn withdraw(&mut self, first: u64) {
         self.silent.retain(|number| *number < first);
     }
 
-    /// Counts the completion of the request of this number; returns whether the completion queue gets it.
-    /// As on other devices, it gets every failure.
+    /// Counts the completion of the request with this number. Returns whether the completion queue gets it; as on other
+    /// devices, it gets every failure.
     pub(crate) fn count(&mut self, completion: &Completion, number: u64) -> bool {
         let operation = CountedOperation::of(completion);
         let counter = operation.and_then(|operation| self.counters[operation as usize].as_ref());
         if let Some(counter) = counter {
             counter.count(completion);
         }
-        // Sends complete in order, so only the first silent one can be this one.
+        // Sends complete in order, so only the oldest silent one can match.
         let is_silent = !completion.opcode.is_receive() && self.silent.front() == Some(&number);
         if is_silent {
             self.silent.pop_front();
@@ -185,13 +185,13 @@ impl CompletionCounting {
         is_delivered
     }
 
-    /// Counts the last that a connection has done for the peer, which is about to be reset.
+    /// Counts what a connection has served until now, before it is reset.
     pub(crate) fn end_serving(&mut self, served: Served) {
         self.count_served(served);
         self.served = Served::default();
     }
 
-    /// Counts what the connection has done for the peer since the last call.
+    /// Counts what the connection has served since the last call.
     pub(crate) fn count_served(&mut self, served: Served) {
         let before = std::mem::replace(&mut self.served, served);
         let add = |operation: CountedOperation, requests: u64, bytes: u64| {

@@ -1,4 +1,4 @@
-//! Whether other threads want the CPU of a thread that polls in a loop.
+//! Detects whether other threads want the CPU of a polling thread.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,23 +8,23 @@ use std::time::Duration;
 use crate::os::{has_several_cpus, involuntary_switches};
 use crate::shard::clock::{Clock, nanoseconds};
 
-/// A yield that takes longer may have let another thread run. Without another thread it takes well
-/// below a microsecond, but longer under an emulator or an interrupt: then the kernel's count decides.
+/// A yield that takes longer may have run another thread. Otherwise it takes well below a microsecond, but longer under
+/// an emulator or an interrupt; then the kernel's context switch count decides.
 const SWITCH: Duration = Duration::from_micros(2);
-/// After this many yields at which no other thread ran, the CPU counts as free.
+/// After this many yields without another thread running, the CPU counts as free.
 const QUIET_YIELDS: u32 = 64;
 
-/// What the yields of polling threads showed.
+/// The outcome of polling threads' yields.
 #[derive(Debug)]
 pub(crate) struct CpuContention {
-    /// How many yields in sequence returned at once, up to [`QUIET_YIELDS`].
+    /// Consecutive yields that returned immediately, up to [`QUIET_YIELDS`].
     quiet: AtomicU32,
 }
 
 impl CpuContention {
     pub(crate) fn new() -> Self {
         Self {
-            // With one CPU every other thread wants it, until yields show otherwise.
+            // With a single CPU, assume contention until yields show otherwise.
             quiet: AtomicU32::new(if has_several_cpus() { QUIET_YIELDS } else { 0 }),
         }
     }
@@ -32,7 +32,7 @@ impl CpuContention {
     /// Yields the CPU.
     pub(crate) fn yield_now(&self, clock: &Clock) -> Yielded {
         thread_local! {
-            /// The switches of this thread when it last asked for them.
+            /// This thread's context switches when last queried.
             static SWITCHES: Cell<i64> = const { Cell::new(0) };
         }
         let start = clock.now();
@@ -45,15 +45,15 @@ impl CpuContention {
         Yielded { end, lost }
     }
 
-    /// Records a yield; returns how long another thread had the CPU. `has_switched` asks the kernel
-    /// whether one ran, which takes a system call.
+    /// Records a yield. Returns how long another thread had the CPU. `has_switched` asks the kernel whether one ran, by
+    /// a system call.
     fn record(&self, yielded: u64, has_switched: impl FnOnce() -> bool) -> u64 {
-        // Check the clock first: most yields are short, and asking the kernel takes a system call.
+        // The clock is checked first: most yields are short, and asking the kernel takes a system call.
         let (quiet, lost) = match yielded > nanoseconds(SWITCH) && has_switched() {
             true => (0, yielded),
             false => {
                 let quiet = self.quiet.load(Ordering::Relaxed) + 1;
-                // The count stops at the bound, so that it cannot wrap.
+                // Saturates, so that the counter cannot wrap.
                 (quiet.min(QUIET_YIELDS), 0)
             }
         };
@@ -61,13 +61,13 @@ impl CpuContention {
         lost
     }
 
-    /// Whether other threads want this CPU.
+    /// Returns whether other threads want this CPU.
     pub(crate) fn is_present(&self) -> bool {
         self.quiet.load(Ordering::Relaxed) < QUIET_YIELDS
     }
 }
 
-/// What a yield showed, in nanoseconds of the device's clock.
+/// The outcome of a yield, in nanoseconds of the device's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Yielded {
     pub(crate) end: u64,
@@ -75,14 +75,13 @@ pub(crate) struct Yielded {
     lost: u64,
 }
 
-/// How much of its polling time a thread loses to others by its yields.
+/// How much of its polling time a thread loses to others by yielding.
 ///
-/// A program that computes takes whole time slices: half of the CPU and more. A thread that wakes for a
-/// moment from time to time, such as the progress thread of another device, takes a few percent, and it
-/// costs less to let it run than to stop polling.
+/// A computing program takes whole time slices, half of the CPU or more. A thread that wakes briefly from time to time,
+/// such as another device's progress thread, takes a few percent; letting it run costs less than no longer polling.
 #[derive(Debug, Default)]
 pub(crate) struct LostTime {
-    /// Up to when the current period of polling is counted.
+    /// How far the current polling period has been counted.
     counted: Option<u64>,
     polled: u64,
     lost: u64,
@@ -91,31 +90,31 @@ pub(crate) struct LostTime {
 /// What a window of polling showed about the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cpu {
-    /// Other threads took little of it.
+    /// Other threads used little of it.
     Own,
     /// Another thread computes on it.
     Shared,
 }
 
 impl LostTime {
-    /// The polling time that is judged at once: several time slices of a thread that computes.
+    /// The polling time judged at once: several time slices of a computing thread.
     const WINDOW: Duration = Duration::from_millis(16);
-    /// One part of a window in this many, lost, is the share of a thread that computes.
+    /// Losing one part in this many of a window indicates a computing thread.
     const SHARE: u64 = 4;
 
-    /// The thread polls at `now`, or still does.
+    /// Records that the thread polls at `now`, or still does.
     pub(crate) fn poll(&mut self, now: u64) {
         self.counted.get_or_insert(now);
     }
 
-    /// The thread does something else for a while, which is not counted.
+    /// Records that the thread does something else for a while, which is not counted.
     pub(crate) fn pause(&mut self) {
         self.counted = None;
     }
 
-    /// Counts up to the end of a yield; returns what the window showed if it is full.
+    /// Counts up to the end of a yield. Returns the verdict once the window is full.
     pub(crate) fn record(&mut self, yielded: Yielded) -> Option<Cpu> {
-        // The time before the thread started to poll does not count as polling time.
+        // Time before the thread started to poll does not count.
         let since = self.counted.replace(yielded.end).unwrap_or(yielded.end);
         self.polled += yielded.end.saturating_sub(since);
         self.lost += yielded.lost;
@@ -126,7 +125,7 @@ impl LostTime {
             true => Cpu::Shared,
             false => Cpu::Own,
         };
-        // Each window is judged separately, so that a thread that has stopped computing is forgotten.
+        // Windows are judged separately, so that a thread that has stopped computing is forgotten.
         (self.polled, self.lost) = (0, 0);
         Some(cpu)
     }
@@ -136,8 +135,7 @@ impl LostTime {
 mod tests {
     use super::*;
 
-    /// What a window shows of a thread that polls for `polls` between two yields, of which every one
-    /// loses `lost`.
+    /// Returns the verdict on a thread that polls for `polls` between yields, each of which loses `lost`.
     fn window(polls: Duration, lost: Duration) -> Cpu {
         let (mut time, mut now) = (LostTime::default(), 7);
         let [polls, lost] = [polls, lost].map(nanoseconds);
@@ -156,7 +154,7 @@ mod tests {
         let [micros, millis] = [Duration::from_micros, Duration::from_millis];
         assert_eq!(window(micros(950), micros(50)), Cpu::Own);
         assert_eq!(window(micros(900), micros(100)), Cpu::Own);
-        // Time slices of 4 ms after a few polls each, or after polls that take as long.
+        // Time slices of 4 ms, after a few polls each or after polls that take as long.
         assert_eq!(window(micros(50), millis(4)), Cpu::Shared);
         assert_eq!(window(millis(4), millis(4)), Cpu::Shared);
         assert_eq!(window(micros(100), micros(100)), Cpu::Shared);
@@ -178,7 +176,7 @@ mod tests {
     fn time_between_periods_of_polling_is_not_counted() {
         let (mut time, mut now) = (LostTime::default(), 0);
         let lost = 50_000;
-        // Half of the time that it polls is lost, and a twentieth of the whole time.
+        // It loses half of its polling time, and a twentieth of the total time.
         let shown = std::iter::repeat_with(|| {
             time.poll(now);
             now += 2 * lost;
@@ -212,7 +210,7 @@ mod tests {
         let contention = CpuContention {
             quiet: AtomicU32::new(QUIET_YIELDS),
         };
-        // An emulator takes so long for the system call alone.
+        // An emulator takes this long for the system call alone.
         let lost = contention.record(20_000, || false);
         assert_eq!(lost, 0);
         assert!(!contention.is_present());

@@ -1,4 +1,4 @@
-//! The entries of a completion queue, and the shards that add to them.
+//! The entries of a completion queue, and the shards that add them.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -16,33 +16,32 @@ use gdr_udp::MOST_SHARDS;
 
 const _: () = assert!(MOST_SHARDS <= u32::BITS as usize);
 
-/// Called after a completion was stored in a queue. It may run while the engine is locked, so it must not call
-/// the engine, and must not wait.
+/// Called after a completion was stored in a queue. It may run while the engine is locked, so it must neither call the
+/// engine nor block.
 pub type OnCompletion = Box<dyn Fn(&Completion) -> Announcement + Send + Sync>;
 
 /// Whether a completion was announced to the program, which may sleep until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announcement {
-    /// It was not: the program polls.
+    /// Not announced: the program polls.
     None,
-    /// It was.
+    /// Announced.
     Sent,
 }
 
-/// The entries of a completion queue. The engines of several shards may add to them.
+/// The entries of a completion queue. The engines of several shards may add entries.
 #[derive(Debug)]
 pub(crate) struct CqEntries {
     number: CqNumber,
     queue: BoundedQueue<Completion>,
     on_completion: Option<Hook>,
-    /// Whether each entry has its time.
+    /// Whether entries are timestamped.
     is_timed: AtomicBool,
-    /// How many queue pairs of each shard add entries; one that does for its sends and its receives
-    /// counts twice.
+    /// The number of queue pairs of each shard that add entries; counted twice if used for both sends and receives.
     producers: Mutex<[u32; MOST_SHARDS]>,
-    /// A bit for each shard that has any: each post and each poll looks at it.
+    /// A bit for each shard with producers, as every post and every poll checks them.
     shards: AtomicU32,
-    /// The device's sum of bytes of receives whose completions were removed.
+    /// The device's total of received bytes whose completions were removed.
     untaken: Arc<AtomicU64>,
 }
 
@@ -54,8 +53,7 @@ impl fmt::Debug for Hook {
     }
 }
 
-/// The bytes that a receive brought into its memory. The data of a WRITE with immediate data is not
-/// there.
+/// Returns the bytes that a receive placed in its memory; none for a WRITE with immediate data.
 pub(crate) fn received_bytes(completion: &Completion) -> u64 {
     match (completion.opcode, completion.status) {
         (WcOpcode::Recv, WcStatus::Success) => u64::from(completion.byte_len),
@@ -63,13 +61,13 @@ pub(crate) fn received_bytes(completion: &Completion) -> u64 {
     }
 }
 
-/// The shards whose queue pairs add to a completion queue.
+/// The shards that add to a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Producers {
     None,
-    /// One shard alone: a thread that polls the queue drives it.
+    /// A single shard, which a thread polling the queue drives.
     Shard(usize),
-    /// Several: a thread that polls the queue leaves them to their own threads.
+    /// Several, which a thread polling the queue leaves to their progress threads.
     Several,
 }
 
@@ -90,17 +88,17 @@ impl CqEntries {
         }
     }
 
-    /// Gives each later entry its time.
+    /// Timestamps all further entries.
     pub(crate) fn take_times(&self) {
         self.is_timed.store(true, Ordering::Relaxed);
     }
 
-    /// Its number, which its events carry.
+    /// Returns its number, as carried by its events.
     pub(crate) fn number(&self) -> CqNumber {
         self.number
     }
 
-    /// Adds an entry, which is lost if there is no room.
+    /// Adds an entry, which is lost if the queue is full.
     // Inlined for the more frequent of its two callers.
     #[inline(always)]
     pub(crate) fn push(&self, mut completion: Completion) -> (Pushed, Announcement) {
@@ -112,7 +110,7 @@ impl CqEntries {
             (Pushed::Stored, Some(Hook(call))) => call(&completion),
             (Pushed::Stored, None) => Announcement::None,
             (Pushed::FirstLost | Pushed::Lost, _) => {
-                // The bytes have arrived, but the program never takes their completion.
+                // The bytes have arrived, but the program will never take their completion.
                 self.count_untaken(&completion);
                 Announcement::None
             }
@@ -131,7 +129,7 @@ impl CqEntries {
         });
     }
 
-    /// The bytes of the receives whose completions are stored.
+    /// Returns the received bytes of all stored completions.
     pub(crate) fn received_bytes(&self) -> u64 {
         let mut sum = 0;
         self.queue
@@ -153,7 +151,7 @@ impl CqEntries {
         }
     }
 
-    /// Changes how many queue pairs of a shard add entries.
+    /// Changes the number of producers in a shard.
     fn count_producers(&self, shard: usize, change: impl FnOnce(u32) -> u32) {
         let mut producers = lock(&self.producers);
         // The bit changes together with the count, under the lock, so that two changes by one shard cannot
@@ -183,7 +181,7 @@ impl Drop for CqEntries {
     }
 }
 
-/// The right of a queue pair to add entries.
+/// A queue pair's registration as a producer of entries.
 #[derive(Debug)]
 pub(crate) struct CqProducer {
     entries: Arc<CqEntries>,
@@ -191,7 +189,7 @@ pub(crate) struct CqProducer {
 }
 
 impl CqProducer {
-    /// For a queue pair of a shard.
+    /// Registers a queue pair of a shard.
     pub(crate) fn new(entries: Arc<CqEntries>, shard: usize) -> Self {
         entries.count_producers(shard, |count| count + 1);
         Self { entries, shard }

@@ -1,4 +1,4 @@
-//! Memory regions as the protocol accesses them.
+//! Memory regions, as accessed by the protocol.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,27 +14,26 @@ use crate::shard::xrc_context::XrcContext;
 use crate::types::Domain;
 use crate::wire::memory::{DeviceRun, Exports, MOST_READ, Reference};
 
-/// Buffers that were written and not yet flushed, each with the queue pair that wrote.
+/// Buffers that were written and not yet flushed, each with the queue pair that wrote it.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty(Vec<(Buffer, Qpn)>);
 
 impl Dirty {
     fn add(&mut self, buffer: &Buffer, qpn: Qpn) {
-        // There is nearly always only one.
+        // Nearly always there is only one.
         if !self.0.iter().any(|(b, q)| *q == qpn && b.is_same(buffer)) {
             self.0.push((buffer.clone(), qpn));
         }
     }
 
-    /// Whether this buffer was written and not yet flushed.
+    /// Returns whether this buffer was written and not yet flushed.
     fn has(&self, buffer: &Buffer) -> bool {
         self.0.iter().any(|(dirty, _)| dirty.is_same(buffer))
     }
 
-    /// Makes all written bytes visible. Calls `failed` for each queue pair whose bytes were not
-    /// written.
+    /// Makes all written bytes visible. Calls `failed` for each queue pair whose write failed.
     pub(crate) fn flush(&mut self, mut failed: impl FnMut(Qpn)) {
-        // Their order does not matter.
+        // The order does not matter.
         while let Some((buffer, qpn)) = self.0.pop() {
             if let Err(error) = buffer.flush() {
                 tracing::warn!(%error, qpn = qpn.get(), "writing to a buffer failed");
@@ -44,44 +43,44 @@ impl Dirty {
     }
 }
 
-/// The region that was looked up last: the packets of a message, and the check and the copy of one
-/// packet, all name the same one. It lives no longer than the guard of the region table.
+/// The region looked up last. A message's packets, and the check and copy of each packet, all use the same one. Must
+/// not outlive the region table's guard.
 #[derive(Default)]
 pub(crate) struct RegionCache<'a>(Cell<Option<(u32, &'a Region)>>);
 
-/// What accesses of an engine to memory leave to be done.
+/// Work left over from an engine's memory accesses.
 #[derive(Default)]
 pub(crate) struct Unfinished {
     pub(crate) dirty: Dirty,
-    /// Keys of regions that were read, and then fenced, since the poll began.
+    /// Keys of regions already fenced for reading since the poll began.
     pub(crate) fenced: Vec<u32>,
     announced: RefCell<AnnouncedReads>,
     pub(crate) copies: PendingCopies,
     pub(crate) bounce: BounceBuffer,
 }
 
-/// Where [`Contents::At`](gdr_roce::Contents::At) of a packet that was received is.
+/// Where the [`Contents::At`](gdr_roce::Contents::At) of a received packet is located.
 #[derive(Debug)]
 pub(crate) enum Origin<'a> {
-    /// The packet has its payload.
+    /// The packet carries its payload.
     Packet,
-    /// In a record of a ring, which is mapped here.
+    /// In a ring record, mapped here.
     Record(Extent),
-    /// In the memory of the process that has sent it.
+    /// In the sending process's memory.
     Sender,
-    /// In memory of a GPU, of the process that has sent it.
+    /// In GPU memory of the sending process.
     Device(DeviceRun<'a>),
 }
 
-/// The payload of a packet that leaves by reference.
+/// A payload to send by reference.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     key: Key,
-    /// Where it is in the memory of this process.
+    /// Its location in this process's memory.
     pub(crate) payload: Extent,
 }
 
-/// The regions of one queue pair's domain.
+/// The regions of a queue pair's protection domain.
 pub(crate) struct DomainMemory<'a, 'r> {
     regions: &'r Regions,
     cache: &'a RegionCache<'r>,
@@ -89,24 +88,24 @@ pub(crate) struct DomainMemory<'a, 'r> {
     pub(crate) qpn: Qpn,
     pub(crate) unfinished: &'a mut Unfinished,
     pub(crate) origin: Origin<'a>,
-    /// The bytes of a packet are not there yet.
+    /// Set if a packet's bytes are not there yet.
     pub(crate) is_too_early: bool,
-    /// How payloads may leave.
+    /// How payloads may be sent.
     pub(crate) payload_by: PayloadBy,
     /// The most bytes that one packet refers to.
     pub(crate) longest_reference: u32,
-    /// The peer reaches the regions of the protection domains in it, too.
+    /// If set, the peer can also access regions of its protection domains.
     pub(crate) xrc: Option<&'a XrcContext>,
-    /// What the peer may import.
+    /// The memory that the peer may import.
     pub(crate) exports: Option<&'a Arc<Exports>>,
-    /// Whether the peer takes references to the region with this key, which is GPU memory.
+    /// Caches whether the peer accepts references to the GPU memory region with this key.
     device_key: Cell<Option<(u32, PayloadBy)>>,
-    /// What the packet that is being written refers to.
+    /// The payload reference of the packet being written.
     pub(crate) offer: Option<Offer>,
 }
 
 impl<'a, 'r> DomainMemory<'a, 'r> {
-    /// For packets that have their payload.
+    /// Returns the memory for packets that carry their payload.
     pub(crate) fn new(
         regions: &'r Regions,
         cache: &'a RegionCache<'r>,
@@ -131,8 +130,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         }
     }
 
-    /// Returns the region of `key`, and the offset of `addr` in its buffer, if `access` to `len`
-    /// bytes is permitted.
+    /// Returns the region of `key` and the offset of `addr` in its buffer, if `access` to `len` bytes is permitted.
     fn find(
         &self,
         key: Key,
@@ -141,8 +139,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         access: Access,
     ) -> Result<(&'r Region, u64), AccessError> {
         let region = self.lookup(key).ok_or(AccessError::UnknownKey)?;
-        // The address is the peer's, and its end may overflow, so nothing is added before it is
-        // checked.
+        // The peer chooses the address, and its end may overflow, so it is checked before anything is added.
         let offset = addr
             .checked_sub(region.addr)
             .filter(|offset| offset.checked_add(len).is_some_and(|end| end <= region.len))
@@ -153,7 +150,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         Ok((region, region.offset + offset))
     }
 
-    /// Returns the region of this domain, or the memory window of this queue pair, that has `key`.
+    /// Returns the region with `key`: one of this domain, or a memory window of this queue pair.
     fn lookup(&self, key: Key) -> Option<&'r Region> {
         let number = number(key);
         let region = match self.cache.0.get() {
@@ -165,14 +162,14 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
             }
         };
         let permits = |binding: &Binding| binding.permits(key, self.domain, self.qpn);
-        // A key of another domain must look like one that does not exist.
+        // A key of another domain must be indistinguishable from an invalid one.
         let is_reached = region.domain == self.domain
             || region.binding.as_ref().is_some_and(permits)
             || self.xrc.is_some_and(|xrc| xrc.has(region.domain));
         is_reached.then_some(region)
     }
 
-    /// The binding of the memory window that has this key.
+    /// Returns the binding of the memory window that has this key.
     fn binding(&self, rkey: Rkey) -> Result<&'r Binding, AccessError> {
         let region = self.regions.get(&rkey.0);
         region
@@ -180,7 +177,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
             .ok_or(AccessError::UnknownKey)
     }
 
-    /// How a message of `len` bytes in GPU memory leaves.
+    /// Returns how a message of `len` bytes in GPU memory is sent.
     fn device_payload(&self, key: Key, region: &Region, len: u32) -> PayloadBy {
         let Some(exports) = self.exports.filter(|_| len >= DEVICE_REFERENCE_FROM) else {
             return PayloadBy::Copy;
@@ -192,8 +189,8 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         }
         let by = match region.buffer.export() {
             Some(export) => {
-                // Another region of the same allocation may have offered it; the last one to end withdraws
-                // it.
+                // Another region of the same allocation may already have offered it; the last one to end withdraws the
+                // offer.
                 region.references.offer(exports);
                 match exports.may_refer(export) {
                     true => PayloadBy::Reference,
@@ -202,12 +199,12 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
             }
             None => PayloadBy::Copy,
         };
-        // Store the answer once per key, because every packet of a message asks.
+        // Cached per key, as every packet of a message asks.
         self.device_key.set(Some((number(key), by)));
         by
     }
 
-    /// Notes that what was offered is now in a ring.
+    /// Records that the offered payload is now referred to by a ring.
     pub(crate) fn refer(&self, offer: &Offer, reference: Reference) {
         if let Some(region) = self.lookup(offer.key) {
             region.references.add(reference);
@@ -215,25 +212,25 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
     }
 }
 
-/// From which length of a message on its payload leaves by reference. The other process reads it by a system
-/// call, which costs about as much as copying this twice.
+/// The message length from which payloads are sent by reference. The receiving process reads them with a system call,
+/// which costs about as much as copying this twice.
 const REFERENCE_FROM: u32 = 8 << 10;
-/// The same for GPU memory, which the GPU of the other process copies: the thread that asks for it is woken,
-/// and the copy takes some 10 us at any length.
+/// Likewise for GPU memory, which the receiver's GPU copies: a thread must be woken to request the copy, which takes
+/// some 10 us at any length.
 const DEVICE_REFERENCE_FROM: u32 = 16 << 10;
 
 impl Memory for DomainMemory<'_, '_> {
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {
         let len = u64::from(extent.len);
-        // The check comes before the first byte is copied, so that a message is refused as a whole.
+        // Checked before the first byte is copied, so that a message is refused as a whole.
         let (region, offset) = self.find(key, extent.addr, len, access)?;
         let reads = match key {
             Key::Local(_) => access.is_empty(),
             Key::Remote(_) => access == Access::REMOTE_READ,
         };
         if reads && len > 0 {
-            // A copy that begins now has what arrived before, as PCIe keeps posted writes in order, and what the
-            // program stored before it posted: the doorbell of a NIC flushes the CPU's stores, too.
+            // A copy that starts now includes what arrived before, as PCIe keeps posted writes in order, and what the
+            // program stored before posting: a NIC's doorbell flushes the CPU's stores, too.
             let posts = matches!(key, Key::Local(_)) && region.buffer.queues_reads();
             let flushed = match posts || self.unfinished.dirty.has(&region.buffer) {
                 true => region.buffer.flush(),
@@ -241,7 +238,7 @@ impl Memory for DomainMemory<'_, '_> {
             };
             let by = self.device_payload(key, region, extent.len);
             if by == PayloadBy::Reference {
-                // Bytes that are sent again must not be older than these.
+                // Retransmitted bytes must not be older than these.
                 region.buffer.forget_reads(offset, len);
                 return flushed.map_err(|error| failed("reading", &error));
             }
@@ -282,8 +279,8 @@ impl Memory for DomainMemory<'_, '_> {
         if done == out.len() {
             return Ok(());
         }
-        // One fence in a poll is enough for all reads from a region: what the device wrote before
-        // the poll began is visible after it.
+        // One fence per poll covers all reads from a region: what the device wrote before the poll is visible
+        // afterwards.
         if !self.unfinished.fenced.contains(&number(key)) {
             buffer.begin_reads();
             self.unfinished.fenced.push(number(key));
@@ -295,8 +292,7 @@ impl Memory for DomainMemory<'_, '_> {
     fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError> {
         let (region, offset) = self.find(key, addr, bytes.len() as u64, writing(key))?;
         let placed = region.buffer.place(offset, bytes);
-        // This is needed even after a failure, because some bytes may have been written and must be
-        // flushed.
+        // Even after a failure, as some bytes may have been written and must be flushed.
         self.unfinished.dirty.add(&region.buffer, self.qpn);
         placed.map_err(|error| failed("writing", &error))
     }
@@ -328,7 +324,8 @@ impl Memory for DomainMemory<'_, '_> {
                 if !is_inside {
                     return Err(AccessError::Failed);
                 }
-                // SAFETY: inside the record, whose room is given back after the packet was processed.
+                // SAFETY: the range is inside the record, whose ring space is returned only after the packet was
+                // processed.
                 unsafe {
                     let bounce = &mut self.unfinished.bounce;
                     region.buffer.place_shared(offset, from, bounce)
@@ -350,7 +347,7 @@ impl Memory for DomainMemory<'_, '_> {
         extent: Extent,
         message: u32,
     ) -> Result<u32, AccessError> {
-        // A short message is copied: a reference costs its receiver a system call.
+        // Short messages are copied, as a reference costs the receiver a system call.
         if message < REFERENCE_FROM {
             return Ok(0);
         }
@@ -386,7 +383,7 @@ impl Memory for DomainMemory<'_, '_> {
     }
 }
 
-/// The right that a read of the bytes at a key needs.
+/// Returns the right that a read of the bytes at a key needs.
 fn reading(key: Key) -> Access {
     match key {
         Key::Local(_) => Access::empty(),
@@ -394,7 +391,7 @@ fn reading(key: Key) -> Access {
     }
 }
 
-/// The right that a write to the bytes at a key needs.
+/// Returns the right that a write to the bytes at a key needs.
 fn writing(key: Key) -> Access {
     match key {
         Key::Local(_) => Access::LOCAL_WRITE,
@@ -426,7 +423,7 @@ mod tests {
     use crate::buffer::CopyEngineThreshold;
     use crate::wire::memory::References;
 
-    /// The copy engine would read what was there before the stores that the CPU still combines.
+    /// Otherwise the copy engine would read what was there before the CPU's write-combined stores.
     #[test]
     fn a_read_behind_a_write_that_is_not_flushed_flushes_it() {
         let driver = SimDriver::new(1);

@@ -1,20 +1,18 @@
 //! Shards of a device: an engine behind a mutex, and its progress thread.
 //!
-//! Each device has one or more shards, and each shard an [`engine`], behind a mutex. The thread that
-//! needs progress drives it: a thread that posts sends its own packets, a thread that waits for a
-//! completion receives them, and a progress thread does both when no other thread does. So a message
-//! takes no hand-over between threads if the program is polling anyway, and needs no help of the program
-//! if it is not.
+//! A device has one or more shards, each with an [`engine`] behind a mutex. The thread that needs progress drives it: a
+//! thread that posts sends its own packets, a thread that waits for a completion receives them, and a progress thread
+//! does both when no other thread does. So a message needs no hand-over between threads while the program polls, and no
+//! help from the program when it does not.
 //!
-//! A thread that waits for queue pairs of several shards drives none of them: their progress threads
-//! work at the same time.
+//! A thread that waits for queue pairs of several shards drives none of them; their progress threads work in parallel.
 //!
-//! A thread that posts a short request to a connection while another one has the mutex leaves it to that one
+//! A thread that posts a short request on a connection while another thread holds the mutex leaves it to that thread
 //! ([`intake`]).
 //!
-//! Under the mutex runs no code of the program (iterators, destructors of what it passed in) and no
-//! call that may wait for a GPU's kernels. A thread that polls without success does so without the mutex
-//! most of the time: a signal handler or a scheduler that stops it there stops no other thread.
+//! No code of the program (iterators, destructors of what it passed in) runs under the mutex, nor any call that may
+//! wait for GPU kernels. A thread that polls without success does so mostly without holding the mutex, so a signal
+//! handler or scheduler that suspends it there blocks no other thread.
 
 pub(crate) mod announced_reads;
 pub(crate) mod answers;

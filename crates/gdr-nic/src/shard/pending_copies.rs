@@ -1,4 +1,4 @@
-//! Payloads in the memory of another process that are not copied yet.
+//! Payloads in another process's memory that are not copied yet.
 
 use gdr_roce::{Extent, Qpn};
 
@@ -6,7 +6,7 @@ use crate::buffer::{BounceBuffer, Buffer};
 use crate::error::{Error, Result};
 use crate::wire::memory::ProcessMemory;
 
-/// A range of another process's memory, and where it goes.
+/// A range of another process's memory, and its destination.
 #[derive(Debug)]
 struct PendingCopy {
     from: u64,
@@ -16,13 +16,13 @@ struct PendingCopy {
     qpn: Qpn,
 }
 
-/// The payloads of packets that were received and are in the memory of their sender. Each copy is a system call, so the
-/// packets of a message share one.
+/// Payloads of received packets that are still in their sender's memory. Each copy is a system call, so the packets of
+/// a message share one.
 #[derive(Debug, Default)]
 pub(crate) struct PendingCopies(Vec<PendingCopy>);
 
 impl PendingCopies {
-    /// Adds the bytes at `from`, which go to `offset` in a buffer.
+    /// Adds the bytes at `from`, to be copied to `offset` in a buffer.
     pub(crate) fn add(&mut self, from: Extent, to: &Buffer, offset: u64, qpn: Qpn) {
         let len = from.len as usize;
         if let Some(last) = self.0.last_mut()
@@ -43,10 +43,10 @@ impl PendingCopies {
         });
     }
 
-    /// Copies all of them. Calls `failed` for each queue pair whose bytes were not copied.
+    /// Copies everything. Calls `failed` for each queue pair whose bytes were not copied.
     ///
     /// # Errors
-    /// The last reason.
+    /// The last error.
     pub(crate) fn run(
         &mut self,
         memory: &ProcessMemory,
@@ -66,7 +66,7 @@ impl PendingCopies {
             }
         }
         if !memory.was_read() {
-            // The process's number may belong to another process by now.
+            // The process has ended, and its PID may belong to another one by now.
             self.0.iter().for_each(|copy| failed(copy.qpn));
             result = Err(Error::os("process_vm_readv", rustix::io::Errno::SRCH));
         }

@@ -1,4 +1,4 @@
-//! The requests of a queue pair that are posted and not yet complete.
+//! Outstanding requests of a queue pair.
 
 use std::mem;
 
@@ -9,25 +9,24 @@ use crate::outstanding::{Outstanding, OutstandingQueue};
 use crate::retained::{RetainedList, append};
 use crate::types::PayloadBytes;
 
-/// The bytes that a request counts at least while requests are deferred: eight go together.
+/// The minimum charge in bytes for a deferred request, so that at most eight accumulate.
 const SHORT: usize = 4096;
 
-/// The requests of a queue pair that are posted and not yet complete. The protocol knows them by numbers,
-/// which increase: the program's own identifiers may repeat.
+/// The outstanding requests of a queue pair. The protocol identifies them by increasing numbers, as the program's own
+/// identifiers may repeat.
 #[derive(Debug, Default)]
 pub(crate) struct PostedRequests {
     sends: OutstandingQueue<RetainedList, ()>,
     receives: OutstandingQueue<RetainedList, ()>,
     next_number: u64,
-    /// The bytes that were posted since the engine last sent for the queue pair; a short request counts as
-    /// [`SHORT`].
+    /// Bytes posted since the engine last sent for the queue pair; a short request counts as [`SHORT`].
     pub(crate) deferred: usize,
     pub(crate) payload: PayloadBytes,
     /// The counters of its completions, if it has any.
     counting: Option<Box<CompletionCounting>>,
 }
 
-/// What had been posted at some moment.
+/// The state of posting at some point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     next_number: u64,
@@ -36,12 +35,12 @@ pub(crate) struct Mark {
 }
 
 impl PostedRequests {
-    /// The number by which the protocol is to know the next request.
+    /// Returns the number by which the protocol will know the next request.
     pub(crate) fn next(&self) -> WrId {
         WrId(self.next_number)
     }
 
-    /// The flags with which the protocol gets a send of these flags: counters count each request.
+    /// Returns the flags to pass to the protocol for a send. With counters, every request must complete.
     pub(crate) fn flags(&self, wanted: SendFlags) -> SendFlags {
         match self.counting {
             Some(_) => wanted | SendFlags::SIGNALLED,
@@ -49,7 +48,7 @@ impl PostedRequests {
         }
     }
 
-    /// Records a request that was posted to the send queue; returns its bytes.
+    /// Records a request posted to the send queue. Returns its length in bytes.
     pub(crate) fn add_send(&mut self, id: WrId, data: Data<'_>, flags: SendFlags) -> u64 {
         if let Some(counting) = &mut self.counting
             && !flags.contains(SendFlags::SIGNALLED)
@@ -61,7 +60,7 @@ impl PostedRequests {
                 let len = segments.iter().map(|segment| segment.len as usize).sum();
                 (len, len)
             }
-            // Inline data is short, and was copied already.
+            // Inline data is short, and already copied.
             Data::Inline(bytes) => (bytes.len(), 0),
         };
         self.deferred = self.deferred.saturating_add(SHORT.max(deferred));
@@ -70,7 +69,7 @@ impl PostedRequests {
         len as u64
     }
 
-    /// Records a request that was posted to the receive queue.
+    /// Records a request posted to the receive queue.
     pub(crate) fn add_receive(&mut self, id: WrId) {
         let request = self.request(id);
         self.receives.push(request);
@@ -87,17 +86,17 @@ impl PostedRequests {
         }
     }
 
-    /// Lets the request that was posted last to the send queue retain these.
+    /// Makes the request posted last to the send queue retain these.
     pub(crate) fn retain_send(&mut self, retained: RetainedList) {
         self.sends.retain(retained);
     }
 
-    /// Lets the request that was posted last to the receive queue retain these.
+    /// Makes the request posted last to the receive queue retain these.
     pub(crate) fn retain_receive(&mut self, retained: RetainedList) {
         self.receives.retain(retained);
     }
 
-    /// What has been posted so far.
+    /// Marks the current state of posting.
     pub(crate) fn mark(&self) -> Mark {
         Mark {
             next_number: self.next_number,
@@ -106,7 +105,7 @@ impl PostedRequests {
         }
     }
 
-    /// Takes back all sends that were posted since; no receive was. Returns how many they are.
+    /// Withdraws all sends posted since; no receive may have been. Returns their number.
     pub(crate) fn withdraw_sends(&mut self, since: Mark) -> usize {
         let count = (self.next_number - since.next_number) as usize;
         self.sends.withdraw(count);
@@ -118,7 +117,7 @@ impl PostedRequests {
         count
     }
 
-    /// Removes the sends that end with this completion, and gives it the program's identifier.
+    /// Removes the sends that end with this completion, and sets its identifier to the program's.
     pub(crate) fn complete_sends(&mut self, completion: &mut Completion, ended: &mut RetainedList) {
         for request in self.sends.complete(completion.id.0) {
             completion.id = request.id;
@@ -138,7 +137,7 @@ impl PostedRequests {
         }
     }
 
-    /// Counts these operations by a counter, for a connection that has done this for its peer.
+    /// Attaches a counter to these operations, for a connection that has already served this much.
     pub(crate) fn count(
         &mut self,
         operations: &[CountedOperation],
@@ -152,18 +151,18 @@ impl PostedRequests {
         }
     }
 
-    /// Lets every request complete, also those that are not signalled, and keeps the completions.
+    /// Makes every request complete, even unsignalled ones, and diverts the completions.
     pub(crate) fn watch_all(&mut self, served: gdr_roce::Served) {
         let new = || Box::new(CompletionCounting::new(served));
         self.counting.get_or_insert_with(new).divert();
     }
 
-    /// Its counters, if it has any.
+    /// Returns its counters, if it has any.
     pub(crate) fn counting(&mut self) -> Option<&mut CompletionCounting> {
         self.counting.as_deref_mut()
     }
 
-    /// Forgets all requests; returns what they retained.
+    /// Forgets all requests. Returns what they retained.
     pub(crate) fn reset(&mut self) -> RetainedList {
         if let Some(counting) = &mut self.counting {
             counting.reset();

@@ -1,6 +1,6 @@
-//! The lock and the atomics of the intake.
+//! The lock and atomics used by the intake.
 //!
-//! The model checker compiles `intake.rs` with other ones, see `tests/loom.rs`.
+//! The model checker compiles `intake.rs` with others; see `tests/loom.rs`.
 
 pub(super) use std::sync::Mutex;
 pub(super) use std::sync::atomic::{AtomicBool, Ordering, fence};

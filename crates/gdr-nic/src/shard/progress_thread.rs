@@ -14,24 +14,23 @@ use crate::shard::clock::nanoseconds;
 use crate::shard::cpu_contention::{Cpu, CpuContention, LostTime, Yielded};
 use crate::shard::shared_engine::{Polled, SharedEngine, pause};
 
-/// How long the progress thread leaves the engine to threads of the program that poll it
-/// themselves, the first time. Each further time doubles it, up to [`LONGEST_YIELD`], because the
-/// polls of this thread disturb the others.
+/// How long the progress thread leaves the engine to program threads that poll it themselves, the first time. The time
+/// doubles with each repetition, up to [`LONGEST_YIELD`], because this thread's polls disturb the others.
 const FIRST_YIELD: Duration = Duration::from_micros(250);
 /// The longest delay of packets that arrive just after those threads have stopped polling.
 const LONGEST_YIELD: Duration = Duration::from_millis(1);
-/// How long the thread does not busy-poll after another thread computed on its CPU, the first time. Each
-/// further time doubles it, up to [`LONGEST_CALM`]: to find out costs time slices of that thread.
+/// How long the thread refrains from busy polling after another thread computed on its CPU, the first time. The time
+/// doubles with each repetition, up to [`LONGEST_CALM`], as each attempt costs that thread time slices.
 const FIRST_CALM: Duration = Duration::from_millis(100);
 const LONGEST_CALM: Duration = Duration::from_secs(1);
-/// For so long after the last packet, the thread looks after its timers every [`TICK`]: a thread that
-/// posts need not wake it for a timer that is later, such as most acknowledgements' timers.
+/// For this long after the last packet, the thread checks its timers every [`TICK`], so a thread that posts need not
+/// wake it for later timers, such as most acknowledgement timers.
 const ACTIVE: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(4);
 
 /// Drives the engine until the device is dropped.
 pub(crate) fn run(engine: &SharedEngine) {
-    // A signal handler of the program must not run on this thread.
+    // Signal handlers of the program must not run on this thread.
     block_signals();
     shorten_time_slice();
     ProgressThread::new(engine).run();
@@ -40,16 +39,16 @@ pub(crate) fn run(engine: &SharedEngine) {
 struct ProgressThread<'a> {
     engine: &'a SharedEngine,
     sampler: Sampler,
-    /// For how long after work of any thread this one polls without sleeping, in nanoseconds of the device's clock.
+    /// How long after any thread's last work this one keeps busy-polling, in nanoseconds of the device's clock.
     busy_poll: u64,
-    /// The engine holds the thread's sleep.
+    /// Set while the engine records this thread as sleeping.
     is_sleeping: bool,
-    /// How long the next yield lasts.
+    /// The length of the next yield.
     next_yield: Duration,
     idle_polls: u64,
     contention: CpuContention,
     lost_time: LostTime,
-    /// Another thread computes on the CPU: no busy polling until then.
+    /// No busy polling until then, as another thread computes on the CPU.
     calm_until: u64,
     next_calm: Duration,
 }
@@ -86,18 +85,18 @@ impl<'a> ProgressThread<'a> {
         self.engine.clock().now()
     }
 
-    /// For how long there has been nothing to do.
+    /// Returns how long there has been nothing to do.
     fn idle_time(&self, now: u64) -> u64 {
         now.saturating_sub(self.engine.last_work())
     }
 
-    /// Whether threads of the program drive the engine.
+    /// Returns whether threads of the program drive the engine.
     fn is_unneeded(&mut self, now: u64) -> bool {
         let callers = self.engine.callers();
         let Some(interval) = self.sampler.sample(callers, now, FIRST_YIELD) else {
             return false;
         };
-        // A thread that waits may have lost its CPU, and then does not poll.
+        // A waiting thread may have lost its CPU, and then does not poll.
         let is_waited_for = interval.has_calls() && self.engine.has_polling_waiter();
         let is_unneeded = is_waited_for || interval.is_polled();
         if !is_unneeded {
@@ -106,21 +105,19 @@ impl<'a> ProgressThread<'a> {
         is_unneeded
     }
 
-    /// Leaves the engine to threads of the program for a while.
+    /// Leaves the engine to the program's threads for a while.
     fn yield_engine(&mut self) {
-        // Do this before leaving the engine to others: while this thread is noted as sleeping, each post
-        // would wake it.
+        // Before leaving the engine to others: while this thread is recorded as sleeping, every post would wake it.
         self.wake_up();
         self.lost_time.pause();
-        // Set this before waiting, because a caller that stops polling checks it to know whether to wake
-        // the thread.
+        // Before waiting, as a caller that stops polling uses this to decide whether to wake the thread.
         self.engine.set_yielded(true);
         let wake = PollFd::from_borrowed_fd(self.engine.wake_fd().as_fd(), PollFlags::IN);
         let woken = wait_for(&mut [wake], Some(self.next_yield));
         self.engine.set_yielded(false);
-        // The polls of this thread would disturb the others, so it looks less and less often.
+        // This thread's polls would disturb the others, so it checks less and less often.
         self.next_yield = (2 * self.next_yield).min(LONGEST_YIELD);
-        // The yield is not idle time: the busy polling begins after it.
+        // The yield does not count as idle time: busy polling starts after it.
         let now = self.now();
         self.engine.set_last_work(now);
         if woken {
@@ -130,19 +127,19 @@ impl<'a> ProgressThread<'a> {
         }
     }
 
-    /// Polls without sleeping; returns whether it did.
+    /// Polls without sleeping. Returns whether it did.
     fn busy_poll(&mut self, now: u64) -> bool {
         if now < self.calm_until {
             return false;
         }
-        // While this thread polls, the engine must not note it as sleeping: others would wake it for nothing.
+        // While this thread polls, the engine must not record it as sleeping, or others would wake it needlessly.
         self.wake_up();
         self.lost_time.poll(now);
         if self.engine.try_poll(now) == Polled::Work {
             return true;
         }
-        // Work that threads of the program have found counts too: otherwise a peer would have to wake this
-        // thread for each packet that they take, which costs the peer more than the packet.
+        // Work found by the program's threads counts as well; otherwise a peer would have to wake this thread for each
+        // packet that they take, which costs the peer more than the packet.
         if self.idle_time(now) >= self.busy_poll {
             return false;
         }
@@ -154,8 +151,8 @@ impl<'a> ProgressThread<'a> {
         true
     }
 
-    /// Ends the busy polling if another thread computes on this CPU. That may be the one for which the
-    /// packets are: a thread that sleeps until they arrive takes no CPU time from it.
+    /// Ends busy polling if another thread computes on this CPU. That may be the very thread that the packets are for;
+    /// a sleeping thread takes no CPU time from it.
     fn find_contention(&mut self, yielded: Yielded) {
         match self.lost_time.record(yielded) {
             Some(Cpu::Shared) => {
@@ -172,17 +169,16 @@ impl<'a> ProgressThread<'a> {
     fn poll_and_sleep(&mut self) {
         self.lost_time.pause();
         let shared = self.engine;
-        // Locked last, so that a thread of the program which has something to send goes first.
+        // Locks last, so that a program thread with something to send goes first.
         let mut engine = shared.lock_last();
         engine.wake_up();
-        // A wake-up does not restart the busy polling, because it may be for a stranger's packet.
+        // A wake-up does not restart busy polling, because it may be for an unrelated packet.
         let now = self.now();
         shared.poll(&mut engine, now);
         if engine.has_work() {
             return shared.unlock(engine);
         }
-        // The state is taken, and the sleep noted, in one locked section: what is posted afterwards
-        // wakes this thread.
+        // Reading the state and recording the sleep happen in one critical section, so a later post wakes this thread.
         let mut wakeup = engine.wakeup();
         if self.idle_time(now) < nanoseconds(ACTIVE) {
             let tick = engine.now() + TICK;
@@ -198,14 +194,13 @@ impl<'a> ProgressThread<'a> {
 
         let wake = PollFd::from_borrowed_fd(shared.wake_fd().as_fd(), PollFlags::IN);
         let mut all = SmallVec::<[PollFd<'_>; 4]>::from_iter([wake]);
-        // A failed socket would wake the thread again at once.
+        // A failed socket would wake the thread again immediately.
         if !failed {
             all.push(PollFd::from_borrowed_fd(
                 shared.socket().as_fd(),
                 PollFlags::IN,
             ));
-            // A blocked socket can become writable without a packet, so the thread has to wait for that,
-            // too.
+            // A blocked socket can become writable without a packet, so the thread waits for that, too.
             if wakeup.when_writable {
                 let blocked = shared.socket().blocked_fd();
                 all.push(PollFd::from_borrowed_fd(blocked, PollFlags::OUT));
@@ -220,14 +215,14 @@ impl<'a> ProgressThread<'a> {
             let packets = shared.socket().packets();
             all.extend(packets.map(|packets| PollFd::new(packets, of_packets)));
         }
-        // A failed engine has no timers to handle; only a call wakes it.
+        // A failed engine has no timers; only a call wakes it.
         let timeout = timeout.filter(|_| !failed);
         if wait_for(&mut all, timeout) {
             shared.clear_wake();
         }
     }
 
-    /// Ends the sleep for the engine, unless the thread sleeps again after a single poll.
+    /// Marks the thread as awake in the engine, unless it goes back to sleep after a single poll.
     fn wake_up(&mut self) {
         if mem::take(&mut self.is_sleeping) {
             self.engine.lock_last().wake_up();
@@ -235,10 +230,9 @@ impl<'a> ProgressThread<'a> {
     }
 }
 
-/// Waits until a descriptor is ready; returns whether the first one is.
+/// Waits until a descriptor is ready. Returns whether the first one is.
 fn wait_for(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> bool {
-    // A timeout that the kernel's type cannot represent becomes an unlimited wait, which something else
-    // ends.
+    // A timeout that the kernel's type cannot represent becomes an unlimited wait, which some event ends.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match rustix::event::poll(fds, timeout.as_ref()) {
         Ok(_) => fds.first().is_some_and(|fd| !fd.revents().is_empty()),
@@ -272,7 +266,7 @@ mod tests {
     use crate::types::Domain;
     use gdr_udp::Deadline;
 
-    /// A test that takes noticeably long is stuck.
+    /// Returns a deadline that only a stuck test reaches.
     fn soon() -> Deadline {
         Deadline::after(Duration::from_secs(60))
     }
@@ -284,7 +278,7 @@ mod tests {
         (device, queue, pair)
     }
 
-    /// The next completion, while only the progress thread polls the engine.
+    /// Returns the next completion, while only the progress thread polls the engine.
     fn wait_without_polling(queue: &CompletionQueue) -> Option<Completion> {
         queue.entries().pop_wait(soon())
     }
@@ -300,7 +294,7 @@ mod tests {
         let target: Region = device
             .register_buffer(domain, buffer, 0, gdr_roce::Access::all())
             .unwrap();
-        // As a thread that lost its CPU, is in a signal handler, or is held by a debugger.
+        // Like a thread that lost its CPU, runs a signal handler, or is stopped by a debugger.
         let _waiter = PollingWaiter::new(device.shards().first());
         for n in 0..3 {
             let remote = Remote {
@@ -325,7 +319,7 @@ mod tests {
         let (device, queue, near) = parts();
         connect(&near, &near).unwrap();
         let engine = device.shards().first();
-        // As a thread that lost its CPU while it waits.
+        // Like a thread that lost its CPU while waiting.
         let _waiter = engine.lock_waiter();
         post_receive(&near);
         send(&near, &message(WrId(1), &[])).unwrap();
@@ -342,7 +336,7 @@ mod tests {
         let peer = silent.local_addr().unwrap().into();
         let limits = (AckTimeout::new(8), RetryCount::new(1));
         connect_to(&pair, peer, &pair, limits).unwrap();
-        // Permanently: a wake-up that is still due would end its sleep by itself.
+        // Permanently idle, since a pending wake-up would end the sleep by itself.
         let (mut idle, deadline) = (0, soon());
         while idle < 1000 {
             assert!(!deadline.has_passed(), "the thread never sleeps");
@@ -393,13 +387,13 @@ mod tests {
         for _ in 0..2 {
             queue.wait(soon()).unwrap().expect("a completion");
         }
-        // That thread has done nothing of it.
+        // That thread did none of the work.
         assert!(engine.last_work() > before);
         let just_idle = engine.last_work() + thread.busy_poll - 1;
         assert!(thread.busy_poll(just_idle));
     }
 
-    /// The signals that each thread of this name blocks.
+    /// Returns the signal mask of each thread with this name.
     fn blocked_by(name: &str) -> Vec<u64> {
         let mut blocked = Vec::new();
         for task in fs::read_dir("/proc/self/task").unwrap().flatten() {

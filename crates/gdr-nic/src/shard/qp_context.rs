@@ -1,4 +1,4 @@
-//! The engine's part of a queue pair.
+//! The engine's state of a queue pair.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -24,38 +24,38 @@ use crate::types::{Counters, Domain};
 use crate::wire::memory::{Exports, Reference, RingId, Rings, UdpUse};
 use gdr_udp::Datagram;
 
-/// What the engine does with an acknowledgement that a queue pair owes its peer.
+/// How the engine handles an acknowledgement owed by a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acknowledgement {
-    /// It is sent, unless there is a reason to keep it back.
+    /// To be sent, unless there is a reason to hold it back.
     Due,
-    /// It waits for the program's answer: the queue pair is on the engine's list of those.
+    /// Held back for the program's reply; the queue pair is on the engine's list of such.
     Kept,
-    /// It has waited.
+    /// Held back long enough.
     Released,
 }
 
-/// Whether posters leave requests of a queue pair in the engine's intake.
+/// Whether posting threads may leave a queue pair's requests in the engine's intake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IntakeUse {
-    /// They wait for the engine.
+    /// No: they wait for the engine.
     Closed,
-    /// They may, and so many posts in succession have not.
+    /// Yes; this many consecutive posts did not make use of it.
     Open { unused: u32 },
 }
 
-/// Where the receives of a queue pair come from.
+/// The source of a queue pair's receives.
 pub(crate) enum Receives {
-    /// From a queue of its own.
+    /// A private queue.
     Own,
-    /// From a queue that others take from, too.
+    /// A queue shared with other queue pairs.
     Shared(Arc<SrqContext>),
-    /// From the queues of an XRC domain that messages name. They complete there, for this shard.
+    /// The queues of an XRC domain, named by messages. They complete there, for this shard.
     Named(Arc<XrcContext>, usize),
 }
 
 impl Receives {
-    /// The XRC domain.
+    /// Returns the XRC domain.
     pub(crate) fn xrc(&self) -> Option<&Arc<XrcContext>> {
         match self {
             Self::Named(xrc, _) => Some(xrc),
@@ -64,24 +64,24 @@ impl Receives {
     }
 }
 
-/// A queue pair: the protocol's part, its outstanding requests, and what the engine schedules by.
+/// A queue pair: the protocol's state, its outstanding requests, and the engine's scheduling state.
 pub(crate) struct QpContext {
     pub(crate) transport: Transport,
     pub(crate) domain: Domain,
     pub(crate) receives: Receives,
-    /// The peer of a connection.
+    /// The peer, if this is a connection.
     pub(crate) peer: Option<Peer>,
     /// The ring to the peer, if there is one.
     pub(crate) ring: Option<RingId>,
     /// GPU memory of this process that the peer may import.
     pub(crate) exports: Option<Arc<Exports>>,
-    /// It is a connection that receives by UDP.
+    /// Set for a connection that receives over UDP.
     pub(crate) udp_use: Option<UdpUse>,
-    /// The last packet in the ring that refers to memory of its requests.
+    /// The last ring packet that refers to memory of its requests.
     pub(crate) reference: Option<Reference>,
-    /// It receives, and a peer of it may be one that sets no UDP checksums.
+    /// It receives, and some peer may send packets without UDP checksums.
     pub(crate) may_omit_checksum: bool,
-    /// Whether it is on the engine's list of queue pairs with something to do.
+    /// Whether it is on the engine's ready list.
     pub(crate) is_ready: bool,
     pub(crate) answers: Answers,
     pub(crate) acknowledgement: Acknowledgement,
@@ -89,7 +89,7 @@ pub(crate) struct QpContext {
     pub(crate) timer: Option<Time>,
     pub(crate) requests: PostedRequests,
     pub(crate) intake: IntakeUse,
-    /// Its faults. With them, every request is counted.
+    /// Its injected faults. With them, every request completes.
     pub(crate) chaos: Option<Box<QpChaos>>,
     send_completions: CqProducer,
     recv_completions: CqProducer,
@@ -124,37 +124,35 @@ impl QpContext {
         }
     }
 
-    /// The same queue pair, which is in RESET, and what its requests retained. Its completions that
-    /// were not taken are removed: a program that resets a queue pair after a failure does not
-    /// expect completions of the requests that were flushed.
+    /// Returns the same queue pair, in RESET, and what its requests retained. Completions not yet polled are removed: a
+    /// program that resets a queue pair after a failure does not expect completions of flushed requests.
     pub(crate) fn into_fresh(mut self) -> (Self, RetainedList) {
-        // Completions that the protocol has not delivered belong to the time before.
+        // Undelivered completions belong to the time before the reset.
         let mut retained = RetainedList::new();
         self.complete(&mut retained, &mut BTreeSet::new(), &mut |_| {});
         let (send, recv) = (self.send_completions, self.recv_completions);
-        // The program must not read the result of an old request as the result of a new one with
-        // the same identifier.
+        // The program must not mistake an old request's result for that of a new one with the same identifier.
         for queue in [&send, &recv] {
             queue.remove(self.transport.qpn());
         }
         retained.extend(self.requests.reset());
         let mut fresh = Self::new(self.transport, self.domain, send, recv);
         fresh.receives = self.receives;
-        // The engine's list may have the number already, and must not have it twice.
+        // The number may already be on the engine's list, and must not be there twice.
         fresh.is_ready = self.is_ready;
         fresh.requests = self.requests;
         fresh.chaos = self.chaos.map(|faults| Box::new(faults.renewed()));
         (fresh, retained)
     }
 
-    /// Lets the peer read no memory of its requests from here on: the program is about to get it back.
+    /// Stops the peer from reading the memory of its requests, which the program is about to get back.
     pub(crate) fn end_references(&mut self) {
         if let Some(reference) = self.reference.take() {
             reference.end();
         }
     }
 
-    /// Sends by the network from here on: its ring has ended, or leads to another address.
+    /// Switches to the network: the ring has ended, or leads to another address.
     pub(crate) fn leave_ring(&mut self, rings: &Rings) {
         (self.ring, self.exports) = (None, None);
         self.udp_use.get_or_insert_with(|| rings.udp_use());
@@ -163,15 +161,15 @@ impl QpContext {
         }
     }
 
-    /// Whether no thread of the program drives its shard: its sends complete in a queue that belongs to
-    /// queue pairs of other shards as well.
+    /// Returns whether the program's threads leave its shard to the progress thread, because its send completion queue
+    /// also belongs to queue pairs of other shards.
     pub(crate) fn is_left_to_thread(&self) -> bool {
         self.send_completions.producers() == Producers::Several
     }
 
-    /// Whether RoCE packets may come from `source`. Any host may send datagrams.
+    /// Returns whether packets from `source` are accepted. Any host may send datagrams.
     pub(crate) fn accepts(&self, source: SocketAddr) -> bool {
-        // The address as well as the number: any host could guess the number.
+        // Checks the address as well as the number, which any host could guess.
         match &self.transport {
             Transport::Connection(_) => self.peer.is_some_and(|peer| peer.sends_from(source)),
             Transport::Datagrams(_) => true,
@@ -179,8 +177,8 @@ impl QpContext {
         }
     }
 
-    /// Processes a packet whose ICRC is correct.
-    // The memory, which is large, is not moved then.
+    /// Processes a packet with a correct ICRC.
+    // Avoids moving `memory`, which is large.
     #[inline(always)]
     pub(crate) fn receive<'a>(
         &'a mut self,
@@ -201,8 +199,7 @@ impl QpContext {
                 }
             }
             Transport::Datagrams(roce) => {
-                // A datagram without its network header cannot be placed: the receive begins with
-                // it.
+                // A datagram cannot be placed without its network header, as the receive starts with it.
                 let Some(grh) = datagram.grh() else {
                     return Acceptance::Ignored;
                 };
@@ -218,7 +215,7 @@ impl QpContext {
         }
     }
 
-    /// Whether [`QpContext::poll_transmit`] may have a packet.
+    /// Returns whether [`QpContext::poll_transmit`] may have something to send.
     pub(crate) fn may_transmit(&self) -> bool {
         match &self.transport {
             Transport::Connection(roce) => roce.may_transmit(),
@@ -227,8 +224,8 @@ impl QpContext {
         }
     }
 
-    /// Until when it waits for the limit of the device; `None` if it may send now. An acknowledgement counts, and never
-    /// waits, or the peer would send again what has arrived.
+    /// Returns until when the device's rate limit makes it wait; `None` if it may send now. Acknowledgements count
+    /// toward the limit but never wait, or the peer would retransmit packets that have arrived.
     pub(crate) fn limited_until(
         &self,
         limit: &SendLimit,
@@ -239,7 +236,7 @@ impl QpContext {
         (!self.transport.owes_only_acknowledgement()).then_some(until)
     }
 
-    /// Writes the next RoCE packet to `out`; returns its length and where it goes.
+    /// Writes the next RoCE packet to `out`. Returns its length and destination.
     pub(crate) fn poll_transmit(
         &mut self,
         now: Time,
@@ -256,15 +253,14 @@ impl QpContext {
         }
     }
 
-    /// Lets faults strike it.
+    /// Attaches injected faults.
     pub(crate) fn add_chaos(&mut self, faults: QpChaos) {
         self.requests.watch_all(self.transport.served());
         self.chaos = Some(Box::new(faults));
     }
 
-    /// Delivers completions to their queues; adds what the completed requests retained to
-    /// `completed`. Calls `overrun` with a queue that has lost its first completion. Returns whether any was
-    /// announced.
+    /// Delivers completions to their queues, and adds what the completed requests retained to `completed`. Calls
+    /// `overrun` for a queue that has lost its first completion. Returns whether any completion was announced.
     pub(crate) fn complete(
         &mut self,
         completed: &mut RetainedList,
@@ -282,15 +278,15 @@ impl QpContext {
         if lost && self.transport.state() != State::Error {
             // As in libibverbs: with completions lost, the state of its requests is unknown.
             self.transport.enter_error();
-            // The fresh overruns are not reported: the first one was.
+            // Further overruns are not reported.
             self.complete(completed, timers, &mut |_| {});
         }
         announced
     }
 
-    /// Delivers completions to their queues, or keeps them for its faults. Returns whether one was lost, and whether any
-    /// was announced.
-    // The usual caller has no faults.
+    /// Delivers completions to their queues, or diverts them to injected faults. Returns whether one was lost, and
+    /// whether any was announced.
+    // Inlined for the usual case without faults.
     #[inline(always)]
     fn deliver(
         &mut self,
@@ -303,8 +299,7 @@ impl QpContext {
             self.requests.payload.receive += received_bytes(&completion);
             let queue = match (completion.opcode.is_receive(), &self.receives) {
                 (true, Receives::Shared(srq)) => {
-                    // The protocol knows the request by a number of its own; the program gets the
-                    // identifier that it chose.
+                    // The protocol uses its own number for the request; the program gets the identifier that it chose.
                     if let Some(request) = srq.complete(number) {
                         completion.id = request.id;
                         append(completed, request.retained);
@@ -324,7 +319,8 @@ impl QpContext {
                         completion.id = request.id;
                         append(completed, request.retained);
                     }
-                    // Neither counted nor struck by faults: what counts belongs to this queue pair, and the queue does not.
+                    // Neither counted nor subject to faults: counters and faults belong to this queue pair, the
+                    // completion queue does not.
                     let (pushed, announcement) = queue.completions(*shard).push(completion);
                     if announcement == Announcement::Sent {
                         announced = announcement;
@@ -359,7 +355,7 @@ impl QpContext {
         (lost, announced)
     }
 
-    /// Passes completions to its faults.
+    /// Passes completions to the queue pair's faults.
     fn divert(
         &mut self,
         faults: &mut QpChaos,
@@ -378,7 +374,7 @@ impl QpContext {
         }
     }
 
-    /// Like [`QpContext::complete`], through the faults of the queue pair.
+    /// Like [`QpContext::complete`], through the queue pair's faults.
     #[cold]
     #[inline(never)]
     fn complete_by_chaos(

@@ -1,4 +1,4 @@
-//! The queue pairs of an engine, and how received packets reach them.
+//! The queue pairs of an engine, and the delivery of received packets to them.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -19,28 +19,28 @@ use crate::types::{Counters, PayloadBytes};
 use gdr_udp::Datagram;
 use gdr_udp::Socket;
 
-/// The queue pairs, with what is counted and scheduled over all of them.
+/// The queue pairs, with their common counters and schedule.
 #[derive(Default)]
 pub(crate) struct QpTable {
     pub(crate) qps: IntMap<Box<QpContext>>,
-    /// How many have [`QpContext::may_omit_checksum`].
+    /// The number with [`QpContext::may_omit_checksum`].
     pub(crate) may_omit_checksum: usize,
-    /// Those that may have a packet, a completion or an event.
+    /// Queue pairs that may have a packet, a completion or an event.
     pub(crate) ready: VecDeque<u32>,
-    /// What the queue pairs counted that were removed.
+    /// Counters of removed queue pairs.
     pub(crate) retired: Statistics,
-    /// Like `retired`.
+    /// Likewise.
     pub(crate) retired_payload: PayloadBytes,
 }
 
 impl QpTable {
-    /// What all queue pairs counted since the device was opened.
+    /// Returns the counters of all queue pairs since the device was opened.
     pub(crate) fn statistics(&self) -> Statistics {
         let counted = self.qps.values().map(|qp| qp.transport.statistics());
         counted.fold(self.retired, Statistics::add)
     }
 
-    /// The bytes of the requests of all queue pairs since the device was opened.
+    /// Returns the payload bytes of all queue pairs' requests since the device was opened.
     pub(crate) fn payload(&self) -> PayloadBytes {
         let mut sum = self.retired_payload;
         self.qps.values().for_each(|qp| sum += qp.requests.payload);
@@ -51,8 +51,8 @@ impl QpTable {
         self.qps.get_mut(&qpn).map(Box::as_mut)
     }
 
-    /// Lets `to_rtr` change a queue pair from INIT to RTR, in which it receives packets. `None` if
-    /// there is no such queue pair, or it has another service than `to_rtr` expects.
+    /// Calls `to_rtr` to move a queue pair from INIT to RTR, after which it receives packets. Returns `None` if the
+    /// queue pair does not exist, or its service is not the one that `to_rtr` expects.
     pub(crate) fn start(
         &mut self,
         qpn: Qpn,
@@ -62,7 +62,7 @@ impl QpTable {
         let started = to_rtr(qp)?;
         if started.is_ok() {
             schedule(&mut self.ready, qp);
-            // Until a packet shows a checksum, those without one have to be received, too.
+            // Until a packet with a checksum arrives, packets without one must be received, too.
             qp.may_omit_checksum = true;
             self.may_omit_checksum += 1;
         }
@@ -72,14 +72,13 @@ impl QpTable {
     /// Records that the peer of a queue pair sets UDP checksums, or that the queue pair is gone.
     pub(crate) fn expects_checksum(&mut self, socket: &Socket) {
         self.may_omit_checksum -= 1;
-        // The raw socket receives a copy of each packet, so it is disabled with the last peer that
-        // may need it.
+        // The raw socket receives a copy of each packet, so it is disabled with the last peer that may need it.
         if self.may_omit_checksum == 0 {
             socket.disable_raw();
         }
     }
 
-    /// Changes a queue pair to ERR, because what was to be placed for it was not.
+    /// Moves a queue pair to ERR, because placing bytes for it failed.
     pub(crate) fn fail(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(&qpn.get()) {
             qp.transport.fail_placement();
@@ -88,15 +87,14 @@ impl QpTable {
     }
 }
 
-/// Puts a queue pair on the list of those with something to do.
+/// Puts a queue pair on the ready list.
 pub(crate) fn schedule(ready: &mut VecDeque<u32>, qp: &mut QpContext) {
     if !mem::replace(&mut qp.is_ready, true) {
         ready.push_back(qp.transport.qpn().get());
     }
 }
 
-/// The error for a queue pair that the engine does not have. Handles keep theirs, so it does not
-/// occur.
+/// Returns the error for an unknown queue pair. Unreachable, as handles keep their queue pairs.
 pub(crate) fn unknown_qp(to: State) -> Error {
     StateError {
         from: State::Reset,
@@ -105,18 +103,18 @@ pub(crate) fn unknown_qp(to: State) -> Error {
     .into()
 }
 
-/// What became of a packet.
+/// The outcome of delivering a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acceptance {
-    /// No queue pair has processed it.
+    /// No queue pair processed it.
     Ignored,
-    /// A queue pair has processed it.
+    /// A queue pair processed it.
     Accepted,
-    /// Its payload is not there yet: it is to be passed again.
+    /// Its payload is not there yet, so it must be passed in again.
     NotYet,
 }
 
-/// Passes received packets to their queue pairs.
+/// Delivers received packets to their queue pairs.
 pub(crate) struct Acceptor<'a> {
     pub(crate) now: Time,
     pub(crate) socket: &'a Socket,
@@ -128,7 +126,7 @@ pub(crate) struct Acceptor<'a> {
 }
 
 impl<'a> Acceptor<'a> {
-    /// One with an empty cache of regions.
+    /// Returns an acceptor with an empty region cache.
     pub(crate) fn new(
         now: Time,
         socket: &'a Socket,
@@ -149,13 +147,13 @@ impl<'a> Acceptor<'a> {
         }
     }
 
-    /// Passes a datagram to its queue pair; returns whether that accepted it.
+    /// Delivers a datagram to its queue pair. Returns whether it was accepted.
     pub(crate) fn accept(&mut self, datagram: &Datagram<'_>) -> bool {
         let packet = Packet::new(datagram.payload);
         self.accept_packet(packet, datagram, Origin::Packet) == Acceptance::Accepted
     }
 
-    /// Like [`Acceptor::accept`] for each of these, through the faults of the queue pairs.
+    /// Like [`Acceptor::accept`] for each of these, through the queue pairs' faults.
     #[cold]
     #[inline(never)]
     pub(crate) fn accept_by_chaos<'d>(
@@ -171,7 +169,7 @@ impl<'a> Acceptor<'a> {
         accepted
     }
 
-    /// Passes a datagram to the faults of its queue pair; returns whether they have taken it.
+    /// Passes a datagram to its queue pair's faults. Returns whether they have taken it.
     fn meet_faults(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>) -> bool {
         let qpn = packet.bth().dest_qpn.get();
         let Some(qp) = self.qps.get_mut(qpn) else {
@@ -183,7 +181,7 @@ impl<'a> Acceptor<'a> {
         let Some(faults) = &mut qp.chaos else {
             return false;
         };
-        // Faults see the packet as the network brought it, before the queue pair does.
+        // Faults see the packet as the network delivered it, before the queue pair does.
         faults.arrive(self.now, datagram);
         let has_checksum =
             qp.peer.is_some() && datagram.shows_checksums() && mem::take(&mut qp.may_omit_checksum);
@@ -194,7 +192,7 @@ impl<'a> Acceptor<'a> {
         true
     }
 
-    /// Processes the packets of a queue pair that arrive now, as far as its faults let them.
+    /// Processes the packets of a queue pair that its faults release now.
     pub(crate) fn accept_due(&mut self, qpn: u32) {
         let Some(qp) = self.qps.qps.get_mut(&qpn) else {
             return;
@@ -203,7 +201,7 @@ impl<'a> Acceptor<'a> {
             return;
         };
         while let Some(held) = faults.take_inbound(self.now) {
-            // A packet to a group was already counted, for all queue pairs in the group.
+            // A multicast packet was already counted, once for the whole group.
             if held.group.is_none() {
                 self.counters.packets_received += 1;
                 self.counters.bytes_received += held.bytes.len() as u64;
@@ -235,8 +233,7 @@ impl<'a> Acceptor<'a> {
             {
                 continue;
             }
-            // The faults stand between the protocol and the memory, so that they decide when bytes
-            // are placed.
+            // The faults sit between protocol and memory, and so decide when bytes are placed.
             roce.receive(self.now, &packet, &mut faults.memory(&held, &mut memory));
             faults.processed(self.now, &held);
             faults.place(self.now, &mut memory);
@@ -245,7 +242,7 @@ impl<'a> Acceptor<'a> {
         schedule(&mut self.qps.ready, qp);
     }
 
-    /// Like [`Acceptor::accept`], for the packet that the datagram is.
+    /// Like [`Acceptor::accept`], for an already parsed packet.
     pub(crate) fn accept_packet(
         &mut self,
         packet: Result<Packet<'_>, WireError>,
@@ -260,12 +257,11 @@ impl<'a> Acceptor<'a> {
         };
         let qpn = packet.bth().dest_qpn;
         let Some(qp) = self.qps.get_mut(qpn.get()) else {
-            // Such packets are normal after a queue pair has ended, and any host can send one, so they are
-            // counted and dropped.
+            // Normal after a queue pair has ended, and any host can send one, so they are only counted and dropped.
             self.counters.unknown_queue_pair += 1;
             return Acceptance::Ignored;
         };
-        // This check comes before that of the ICRC, whose computation is the main cost of a packet.
+        // Checked before the ICRC, whose computation is the main cost of a packet.
         if !qp.accepts(datagram.source) {
             self.counters.wrong_source += 1;
             return Acceptance::Ignored;
@@ -285,7 +281,7 @@ impl<'a> Acceptor<'a> {
             self.qps.ready.push_back(qpn.get());
         }
         if acceptance == Acceptance::NotYet {
-            // It is counted when it is passed again.
+            // Counted when it is passed in again.
             self.counters.packets_received -= 1;
             self.counters.bytes_received -= datagram.len() as u64;
         }
@@ -295,7 +291,7 @@ impl<'a> Acceptor<'a> {
         acceptance
     }
 
-    /// Passes a datagram of a multicast group to queue pairs that are attached to it.
+    /// Delivers a multicast datagram to the queue pairs attached to its group.
     pub(crate) fn accept_multicast(
         &mut self,
         qpns: &[Qpn],
@@ -320,7 +316,7 @@ impl<'a> Acceptor<'a> {
         }
     }
 
-    /// Passes a frame to a queue pair; returns whether that accepted it.
+    /// Delivers a frame to a queue pair. Returns whether it was accepted.
     pub(crate) fn accept_frame(&mut self, qpn: Qpn, frame: &[u8], checksum_ok: bool) -> bool {
         let Some(qp) = self.qps.qps.get_mut(&qpn.get()) else {
             return false;

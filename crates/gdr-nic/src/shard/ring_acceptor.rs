@@ -1,4 +1,4 @@
-//! How the packets of rings reach their queue pairs.
+//! Delivery of ring packets to queue pairs.
 
 use gdr_roce::wire::{Opcode, Packet};
 
@@ -9,7 +9,7 @@ use crate::shard::qp_table::{Acceptance, Acceptor};
 use crate::wire::memory::{PacketSink, RingPacket, RingSender, Taken};
 use gdr_udp::Datagram;
 
-/// Passes the packets of rings to their queue pairs.
+/// Delivers ring packets to their queue pairs.
 pub(crate) struct RingAcceptor<'a, 'b> {
     pub(crate) acceptor: &'b mut Acceptor<'a>,
     /// Whether a packet was accepted.
@@ -44,11 +44,11 @@ impl PacketSink for RingAcceptor<'_, '_> {
                 (bytes, len, parsed, Origin::Device(run))
             }
         };
-        // This packet's accesses to memory must follow the copies that earlier packets refer to.
+        // This packet's memory accesses must follow the copies that earlier packets refer to.
         let is_answer = |packet: &Packet<'_>| packet.opcode() == Opcode::Acknowledge;
         let copied = match origin {
             Origin::Sender => Ok(()),
-            // An acknowledgement touches no memory, so nothing has to be copied before it.
+            // An acknowledgement touches no memory, so nothing need be copied before it.
             _ if parsed.as_ref().is_ok_and(is_answer) => Ok(()),
             Origin::Packet | Origin::Record(_) | Origin::Device(_) => self.read_sender(sender),
         };

@@ -1,4 +1,4 @@
-//! The rate that all packets of a device keep to together.
+//! The device-wide rate limit for outbound packets.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,24 +8,23 @@ use gdr_roce::Time;
 
 use super::clock::nanoseconds;
 
-/// How many nanoseconds of the rate may leave at once after a pause: a thread that wakes up late sends what it
-/// missed.
+/// The burst after a pause, in nanoseconds at the limit: a thread that wakes up late may send what it missed.
 const BURST: u64 = 10_000_000;
-/// What may leave at once at any rate.
+/// The minimum burst in bytes, at any rate.
 const LEAST_BURST: u64 = 64 << 10;
-/// How many nanoseconds of the rate are collected before a thread wakes up for them.
+/// How many nanoseconds at the limit accumulate before a thread wakes up for them.
 const STEP: u64 = 1_000_000;
 
-/// The rate that all packets of a device keep to together, whatever shard sends them: the generic cell rate
-/// algorithm (ITU-T I.371).
+/// The rate limit for all packets of a device, across shards: the generic cell rate algorithm (ITU-T I.371).
 ///
-/// A packet leaves if what left before it is at most a burst ahead of the rate, so in any time `t` at most
-/// `rate * t + burst` bytes leave, and one packet for each shard. A packet by reference counts its payload.
+/// A packet may leave if the packets before it are at most one burst ahead of the rate. So in any time `t` at most
+/// `rate * t + burst` bytes leave, plus one packet per shard. A packet with a payload reference counts with its
+/// payload.
 #[derive(Debug, Default)]
 pub(crate) struct SendLimit {
-    /// Bytes in a second; 0 is unlimited.
+    /// Bytes per second; 0 is unlimited.
     rate: AtomicU64,
-    /// When the packets so far would have left at the rate, by the device's clock.
+    /// When the packets so far would have left at the limit, by the device's clock.
     paid: AtomicU64,
 }
 
@@ -35,12 +34,12 @@ impl SendLimit {
         self.rate.store(rate, Ordering::Relaxed);
     }
 
-    /// The rate that is set. It is read once for several packets.
+    /// Returns the current limit, to be read once for several packets.
     pub(crate) fn rate(&self) -> Option<SendRate> {
         NonZeroU64::new(self.rate.load(Ordering::Relaxed)).map(SendRate)
     }
 
-    /// Until when packets wait; `None` if the next one may leave at `now`.
+    /// Returns until when packets must wait; `None` if the next one may leave at `now`.
     pub(crate) fn wait(&self, rate: SendRate, now: Time) -> Option<Time> {
         let paid = self.paid.load(Ordering::Relaxed);
         let ahead = paid.saturating_sub(rate.burst());
@@ -48,41 +47,41 @@ impl SendLimit {
             .then(|| Time::since_epoch(Duration::from_nanos(ahead.saturating_add(STEP))))
     }
 
-    /// Counts a packet of `len` bytes that leaves at `now`, if there is a rate.
+    /// Counts a packet of `len` bytes that leaves at `now`, if there is a limit.
     pub(crate) fn count(&self, rate: Option<SendRate>, now: Time, len: u64) {
         let Some(rate) = rate else {
             return;
         };
         let now = nanoseconds(now.saturating_since(Time::EPOCH));
         let add = |paid: u64| Some(paid.max(now).saturating_add(rate.time_of(len)));
-        // Only the number itself is shared, so relaxed ordering is enough, and the closure never refuses.
+        // Relaxed, as no other data depends on the value; the closure never refuses.
         let _ = self
             .paid
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 }
 
-/// Bytes in a second.
+/// A rate in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendRate(NonZeroU64);
 
 impl SendRate {
-    /// The nanoseconds that `bytes` take, rounded up, so that the rate is never exceeded.
+    /// Returns the nanoseconds that `bytes` take, rounded up so that the rate is never exceeded.
     fn time_of(self, bytes: u64) -> u64 {
         let nanoseconds = u128::from(bytes) * 1_000_000_000;
         u64::try_from(nanoseconds.div_ceil(self.0.get().into())).unwrap_or(u64::MAX)
     }
 
-    /// In nanoseconds.
+    /// Returns the burst in nanoseconds.
     fn burst(self) -> u64 {
         BURST.max(self.time_of(LEAST_BURST))
     }
 
-    /// The most bytes of a packet by reference: each queue pair has its turn.
+    /// Returns the most payload bytes of a packet with a reference, so that every queue pair gets its turn.
     pub(crate) fn longest_reference(self) -> u32 {
         let step = u128::from(self.0.get()) * u128::from(STEP) / 1_000_000_000;
         let most = u32::try_from(step).unwrap_or(u32::MAX);
-        // A multiple of 4096 is a whole number of packets for any path MTU.
+        // A multiple of 4096, which is whole packets at any path MTU.
         most.max(LEAST_BURST as u32) / 4096 * 4096
     }
 }
@@ -105,7 +104,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every two packets bound what leaves between them.
+        /// Checks the bound between every two packets.
         #[test]
         fn no_time_has_more_than_the_rate_and_a_burst(
             bytes_per_second in 1_000_u64..20_000_000_000,
@@ -116,7 +115,7 @@ mod tests {
             let mut sent: Vec<(u64, u64)> = Vec::new();
             for (pause, len) in steps {
                 now += pause;
-                // As often as a packet may leave, at most a few times.
+                // Sends as often as allowed, at most a few times.
                 for _ in 0..4 {
                     if limit.wait(rate, at(now)).is_none() {
                         limit.count(Some(rate), at(now), len);

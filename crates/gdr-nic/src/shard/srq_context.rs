@@ -1,4 +1,4 @@
-//! The engine's part of a shared receive queue.
+//! The engine's state of a shared receive queue.
 
 use std::mem;
 use std::sync::{Mutex, PoisonError};
@@ -10,10 +10,10 @@ use crate::outstanding::{Outstanding, OutstandingQueue};
 use crate::retained::{self, RetainedList};
 use crate::types::{Domain, SrqNumber};
 
-/// A shared receive queue: the protocol's part and its outstanding requests.
+/// A shared receive queue: the protocol's state, and its outstanding requests.
 ///
-/// Requests are posted without the engine's lock. The lock of the requests is never held while
-/// another one is waited for, except for the lock of the protocol's queue.
+/// Requests are posted without the engine's lock. The lock of the requests is never held while waiting for another
+/// lock, except that of the protocol's queue.
 #[derive(Debug)]
 pub(crate) struct SrqContext {
     number: SrqNumber,
@@ -22,7 +22,7 @@ pub(crate) struct SrqContext {
     requests: Mutex<Requests>,
 }
 
-/// The outstanding requests, and the number of the next one.
+/// Outstanding requests, and the number of the next one.
 #[derive(Debug)]
 struct Requests {
     queue: OutstandingQueue<RetainedList, ()>,
@@ -30,7 +30,7 @@ struct Requests {
 }
 
 impl SrqContext {
-    /// A queue whose requests have numbers from `first` on.
+    /// Returns a queue whose requests are numbered from `first`.
     pub(crate) fn new(domain: Domain, max_wr: u32, first: u64) -> Self {
         Self {
             number: SrqNumber::new(),
@@ -47,7 +47,7 @@ impl SrqContext {
         self.number
     }
 
-    /// The protection domain whose regions its requests name.
+    /// Returns the protection domain of its requests.
     pub(crate) fn domain(&self) -> Domain {
         self.domain
     }
@@ -56,13 +56,13 @@ impl SrqContext {
         &self.roce
     }
 
-    /// Posts a request, which retains what `retained` returns. A refused request does not call it.
+    /// Posts a request, which retains what `retained` returns; that is not called if the request is refused.
     pub(crate) fn post(
         &self,
         request: &RecvRequest<'_>,
         retained: impl FnOnce() -> RetainedList,
     ) -> Result<(), PostError> {
-        // The lock is held until the request is recorded, because it may complete at once.
+        // Held until the request is recorded, because it may complete immediately.
         let mut requests = lock(&self.requests);
         let number = requests.next_number;
         self.roce.post(&RecvRequest {
@@ -79,7 +79,7 @@ impl SrqContext {
         Ok(())
     }
 
-    /// Removes the request that has completed.
+    /// Removes a completed request.
     pub(crate) fn complete(&self, number: u64) -> Option<Outstanding<RetainedList, ()>> {
         lock(&self.requests).queue.remove(number)
     }

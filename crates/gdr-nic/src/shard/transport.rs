@@ -1,4 +1,4 @@
-//! The protocol's part of a queue pair, whatever its service.
+//! The protocol's state of a queue pair of any service.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use gdr_roce::{
     StateError, Statistics, Time, UdQueuePair,
 };
 
-/// The protocol's part of a queue pair.
+/// The protocol's state of a queue pair.
 #[expect(
     clippy::large_enum_variant,
     reason = "the engine boxes each queue pair, and connections are the frequent and fast ones"
@@ -21,7 +21,7 @@ pub enum Transport {
     RawPackets(RawPacketQueuePair),
 }
 
-/// Calls a method that the state machines of all services have.
+/// Calls a method common to the state machines of all services.
 macro_rules! of_each {
     ($transport:expr, $qp:ident => $call:expr) => {
         match $transport {
@@ -33,7 +33,7 @@ macro_rules! of_each {
 }
 
 impl Transport {
-    /// The connection, if it is one.
+    /// Returns the connection, if it is one.
     pub(crate) fn connection(&mut self) -> Option<&mut QueuePair> {
         match self {
             Self::Connection(roce) => Some(roce),
@@ -41,7 +41,7 @@ impl Transport {
         }
     }
 
-    /// The datagram service, if it is that.
+    /// Returns the datagram queue pair, if it is one.
     pub(crate) fn datagrams(&mut self) -> Option<&mut UdQueuePair<SocketAddr>> {
         match self {
             Self::Datagrams(roce) => Some(roce),
@@ -49,7 +49,7 @@ impl Transport {
         }
     }
 
-    /// The raw packet service, if it is that.
+    /// Returns the raw packet queue pair, if it is one.
     pub(crate) fn raw_packets(&mut self) -> Option<&mut RawPacketQueuePair> {
         match self {
             Self::RawPackets(pair) => Some(pair),
@@ -65,7 +65,7 @@ impl Transport {
         of_each!(self, qp => qp.state())
     }
 
-    /// What the connection counted. The other services count nothing.
+    /// Returns the connection's counters; zeros for other services.
     pub(crate) fn statistics(&self) -> Statistics {
         match self {
             Self::Connection(roce) => roce.statistics(),
@@ -73,7 +73,7 @@ impl Transport {
         }
     }
 
-    /// What the connection has done for its peer. The other services do nothing for one.
+    /// Returns what the connection has served; zeros for other services.
     pub(crate) fn served(&self) -> Served {
         match self {
             Self::Connection(roce) => roce.served(),
@@ -81,17 +81,17 @@ impl Transport {
         }
     }
 
-    /// Changes the state from RTS to SQD.
+    /// Enters SQD from RTS.
     pub(crate) fn enter_sqd(&mut self) -> Result<(), StateError> {
         of_each!(self, qp => qp.to_sqd())
     }
 
-    /// Changes the state from SQD or SQE to RTS.
+    /// Enters RTS from SQD or SQE.
     pub(crate) fn resume(&mut self) -> Result<(), StateError> {
         of_each!(self, qp => qp.resume())
     }
 
-    /// Whether requests are finished in SQD. Datagrams and frames never are half sent.
+    /// Returns whether requests are still being finished in SQD. Datagrams and frames are never half sent.
     pub(crate) fn is_draining(&self) -> bool {
         match self {
             Self::Connection(roce) => roce.is_draining(),
@@ -99,12 +99,12 @@ impl Transport {
         }
     }
 
-    /// Changes the state to ERR.
+    /// Enters ERR.
     pub(crate) fn enter_error(&mut self) {
         of_each!(self, qp => qp.to_error())
     }
 
-    /// Changes the state to ERR because bytes did not get to their place.
+    /// Enters ERR because bytes did not reach their destination.
     pub(crate) fn fail_placement(&mut self) {
         match self {
             Self::Connection(roce) => roce.fail_placement(),
@@ -112,7 +112,7 @@ impl Transport {
         }
     }
 
-    /// Changes the state to RESET.
+    /// Enters RESET.
     pub(crate) fn enter_reset(&mut self) {
         of_each!(self, qp => qp.to_reset())
     }
@@ -121,7 +121,7 @@ impl Transport {
         of_each!(self, qp => qp.post_recv(request))
     }
 
-    /// Whether packets were sent that are not acknowledged. Only connections' packets ever are.
+    /// Returns whether any packet is unacknowledged; only connections have acknowledgements.
     pub(crate) fn has_outstanding(&self) -> bool {
         match self {
             Self::Connection(roce) => roce.has_outstanding(),
@@ -129,7 +129,7 @@ impl Transport {
         }
     }
 
-    /// Whether an acknowledgement is all that waits to be sent.
+    /// Returns whether an acknowledgement is all there is to send.
     pub(crate) fn owes_only_acknowledgement(&self) -> bool {
         match self {
             Self::Connection(roce) => roce.owes_only_acknowledgement(),
@@ -137,7 +137,7 @@ impl Transport {
         }
     }
 
-    /// Queues the acknowledgement of what a connection has executed; returns whether one is queued.
+    /// Queues the acknowledgement of what a connection has executed. Returns whether one is queued.
     pub(crate) fn acknowledge(&mut self) -> bool {
         match self {
             Self::Connection(roce) => roce.acknowledge(),
@@ -145,7 +145,7 @@ impl Transport {
         }
     }
 
-    /// Whether a connection has requests that may wait to be sent.
+    /// Returns whether a connection may have requests waiting to be sent.
     pub(crate) fn has_unsent_requests(&self) -> bool {
         match self {
             Self::Connection(roce) => roce.has_unsent_requests(),

@@ -1,19 +1,19 @@
-//! What wakes a thread that sleeps for the engine, besides packets.
+//! The events that wake a thread sleeping on behalf of the engine, besides packets.
 
 use gdr_roce::Time;
 
-/// What wakes a thread that sleeps, besides packets.
+/// The events that wake a sleeping thread, besides packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wakeup {
     pub(crate) at: Option<Time>,
-    /// Whether it wakes when the UDP socket becomes writable.
+    /// Whether the UDP socket becoming writable does.
     pub(crate) when_writable: bool,
-    /// Whether it wakes when the packet socket becomes writable.
+    /// Whether the packet socket becoming writable does.
     pub(crate) when_frames_fit: bool,
 }
 
 impl Wakeup {
-    /// Whether a thread that sleeps with `old` must be woken, to sleep with this one instead.
+    /// Returns whether a thread sleeping with `old` must be woken to sleep with this instead.
     pub(crate) fn needs_more_than(&self, old: &Self) -> bool {
         let is_earlier = match (self.at, old.at) {
             (Some(new), Some(old)) => new < old,

@@ -1,4 +1,4 @@
-//! What decides about accesses by the key of a memory window.
+//! Access control by memory window keys.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,29 +7,29 @@ use gdr_roce::{AccessError, Key, Qpn};
 
 use crate::types::Domain;
 
-/// How a memory window is bound under one of its keys.
+/// The binding of a memory window under one of its keys.
 #[derive(Debug)]
 pub(crate) struct Binding {
     pub(crate) domain: Domain,
-    /// The queue pair whose peer may use it (type 2), or `None` (type 1).
+    /// The queue pair whose peer may use it (type 2); `None` for type 1.
     pub(crate) queue_pair: Option<Qpn>,
     pub(crate) window: Arc<WindowState>,
 }
 
-/// The keys of a memory window that requests begin and end.
+/// The keys of a memory window, as bound and invalidated by requests.
 #[derive(Debug, Default)]
 pub(crate) struct WindowState(Mutex<Keys>);
 
 #[derive(Debug, Default)]
 struct Keys {
-    /// The key by which there is access.
+    /// The key that currently grants access.
     bound: Option<u32>,
-    /// Those that requests will bind.
+    /// Keys that posted requests will bind.
     prepared: Vec<u32>,
 }
 
 impl Keys {
-    /// Takes a key that was prepared; returns whether it was.
+    /// Removes a prepared key. Returns whether it was prepared.
     fn take(&mut self, key: u32) -> bool {
         let place = self.prepared.iter().position(|prepared| *prepared == key);
         place.map(|place| self.prepared.remove(place)).is_some()
@@ -41,14 +41,14 @@ impl WindowState {
         lock::lock(&self.0).prepared.push(key);
     }
 
-    /// Forgets a key that was prepared; returns whether there is no access by it.
+    /// Cancels a prepared key. Returns whether the key does not grant access.
     pub(crate) fn cancel(&self, key: u32) -> bool {
         let mut keys = lock::lock(&self.0);
         keys.take(key);
         keys.bound != Some(key)
     }
 
-    /// Returns whether there is access by a key, or will be.
+    /// Returns whether a key grants access, or will.
     pub(crate) fn is_in_use(&self, key: u32) -> bool {
         let keys = lock::lock(&self.0);
         keys.bound == Some(key) || keys.prepared.contains(&key)
@@ -56,7 +56,7 @@ impl WindowState {
 }
 
 impl Binding {
-    /// Returns whether peers of this queue pair have access by the key.
+    /// Returns whether the key grants access to this queue pair's peers.
     pub(crate) fn permits(&self, key: Key, domain: Domain, qpn: Qpn) -> bool {
         let Key::Remote(rkey) = key else {
             return false;
@@ -72,8 +72,7 @@ impl Binding {
     pub(crate) fn begin(&self, key: u32, domain: Domain, qpn: Qpn) -> Result<(), AccessError> {
         let mut keys = lock::lock(&self.window.0);
         let was_prepared = keys.take(key);
-        // A window of type 1 can be rebound while it is bound; one of type 2 must have been invalidated
-        // first.
+        // A type 1 window can be rebound while bound; a type 2 window must be invalidated first.
         let is_free = self.queue_pair.is_none() || keys.bound.is_none();
         if !was_prepared || !is_free || !self.is_for(domain, qpn) {
             return Err(AccessError::UnknownKey);
@@ -82,7 +81,7 @@ impl Binding {
         Ok(())
     }
 
-    /// Ends the access by this key to a window of type 2.
+    /// Revokes the access by this key to a type 2 window.
     pub(crate) fn end(&self, key: u32, domain: Domain, qpn: Qpn) -> Result<(), AccessError> {
         let mut keys = lock::lock(&self.window.0);
         let is_bound = keys.bound == Some(key) && self.queue_pair.is_some();

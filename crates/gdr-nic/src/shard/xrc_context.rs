@@ -1,4 +1,4 @@
-//! The engine's part of an XRC domain.
+//! The engine's state of an XRC domain.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
@@ -11,11 +11,11 @@ use super::srq_context::SrqContext;
 use crate::error::{Error, Result};
 use crate::types::Domain;
 
-/// How many queues a domain has at most: their numbers are in the upper bits of the numbers of receives.
+/// The most queues of a domain: their numbers occupy the upper bits of receive numbers.
 const MOST: u32 = 1 << 16;
 const SHIFT: u32 = 48;
 
-/// An XRC domain: the protocol's part, and its queues.
+/// An XRC domain: the protocol's state, and its queues.
 #[derive(Debug, Default)]
 pub(crate) struct XrcContext {
     roce: XrcDomain,
@@ -26,12 +26,12 @@ pub(crate) struct XrcContext {
 #[derive(Debug)]
 pub(crate) struct XrcQueue {
     pub(crate) receives: Arc<SrqContext>,
-    /// Where its receives complete, by the shard of the queue pair.
+    /// Its completion queue registrations, by the queue pair's shard.
     producers: Box<[CqProducer]>,
 }
 
 impl XrcQueue {
-    /// Where a receive completes that a queue pair of this shard has taken.
+    /// Returns where receives taken by a queue pair of this shard complete.
     pub(crate) fn completions(&self, shard: usize) -> &CqProducer {
         &self.producers[shard]
     }
@@ -42,13 +42,14 @@ impl XrcContext {
         &self.roce
     }
 
-    /// The queue of a receive with this number.
+    /// Returns the queue that a receive number belongs to.
     pub(crate) fn of_receive(&self, number: u64) -> Option<Arc<XrcQueue>> {
         let number = (number >> SHIFT) as u32;
         lock::read(&self.queues).get(&number).cloned()
     }
 
-    /// Returns whether a queue belongs to this protection domain. A peer may name any queue, and so reach the regions of each.
+    /// Returns whether some queue belongs to this protection domain. A peer may name any queue, and thereby reach the
+    /// regions of each.
     pub(crate) fn has(&self, domain: Domain) -> bool {
         let queues = lock::read(&self.queues);
         queues
@@ -56,14 +57,14 @@ impl XrcContext {
             .any(|queue| queue.receives.domain() == domain)
     }
 
-    /// Calls a function with the receives of each queue.
+    /// Calls a function for the receives of each queue.
     pub(crate) fn for_each(&self, mut act: impl FnMut(&SrqContext)) {
         let queues = lock::read(&self.queues);
         queues.values().for_each(|queue| act(&queue.receives));
     }
 }
 
-/// Keeps a queue in its domain.
+/// Keeps a queue in its domain until dropped.
 #[derive(Debug)]
 pub(crate) struct Registration {
     number: u32,
@@ -72,7 +73,7 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// Makes a queue under the lowest number that is free.
+    /// Creates a queue under the lowest free number.
     pub(crate) fn new(
         xrc: &Arc<XrcContext>,
         domain: Domain,
@@ -111,7 +112,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.domain.roce.remove(self.number());
-        // Its producers are dropped after the lock is released.
+        // The producers are dropped only after the lock is released.
         let removed = lock::write(&self.domain.queues).remove(&self.number);
         drop(removed);
     }
