@@ -1,8 +1,8 @@
 //! PCI addresses.
 //!
-//! [`Bdf`] is the address of a PCI function as Linux, lspci and the CUDA driver write it. The crates
-//! that know GPUs and the crates that know a node's topology share it, so it has no dependency on
-//! either. It does not read configuration space or sysfs.
+//! [`Bdf`] is the address of a PCI function as Linux, lspci and the CUDA driver write it. It is shared by crates that
+//! know GPUs and crates that know a node's topology, and depends on neither. It reads neither configuration space nor
+//! sysfs.
 //!
 //! ```
 //! use gdr_pci::Bdf;
@@ -20,8 +20,7 @@ use std::str::FromStr;
 
 /// A PCI address: domain, bus, device and function.
 ///
-/// The domain is 32 bits wide because Linux numbers the domains of VMD and of some virtual
-/// machines above 0xffff.
+/// The domain is 32 bits wide, because Linux numbers the domains of VMD and of some virtual machines above 0xffff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bdf {
     /// PCI domain (segment).
@@ -122,7 +121,7 @@ mod tests {
     }
 }
 
-// The example of the README is a test.
+// Compiles and runs the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

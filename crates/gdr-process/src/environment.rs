@@ -1,4 +1,4 @@
-//! Environment variables that a library reads.
+//! Environment variables read by a library.
 
 #![expect(
     clippy::disallowed_methods,
@@ -8,10 +8,10 @@
 use std::env;
 use std::ffi::OsString;
 
-/// Who set the environment of a process.
+/// Whose environment the process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Environment {
-    /// The user whose rights the process has.
+    /// That of the user whose rights the process has.
     Own,
     /// A caller with fewer rights: the program is setuid or setgid, or has file capabilities.
     OfCaller,
@@ -29,10 +29,9 @@ impl Environment {
 
 /// Returns the value of an environment variable, which may be empty; `None` if it is not set.
 ///
-/// In a process with more rights than its caller (`AT_SECURE` of getauxval(3): setuid, setgid, file
-/// capabilities), no variable has a value. The caller chose the values, and must not choose which
-/// code runs and which files are written with these rights. The dynamic loader likewise ignores
-/// `LD_PRELOAD` there.
+/// In a process with more rights than its caller (`AT_SECURE` of getauxval(3): setuid, setgid, file capabilities),
+/// every variable counts as unset. The caller chose the values, and must not choose which code runs or which files are
+/// written with these rights. The dynamic loader likewise ignores `LD_PRELOAD` there.
 pub fn variable(name: &str) -> Option<OsString> {
     variable_in(Environment::of_this_process(), name, env::var_os(name))
 }

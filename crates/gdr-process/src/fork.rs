@@ -1,22 +1,21 @@
-//! Detection of a forked child.
+//! Detecting a forked child.
 //!
-//! A child has none of its parent's threads, and their locks stay as they were. The NVIDIA driver
-//! ties a client to the process that allocated it, and gdr's mappings are not inherited
-//! (`MADV_DONTFORK`). A child must therefore neither use nor unmap its parent's mappings: other
-//! memory may be at their addresses.
+//! A child has none of its parent's threads, while their locks stay as they were. The NVIDIA driver ties a client to
+//! the process that allocated it, and gdr's mappings are not inherited (`MADV_DONTFORK`). So a child must neither use
+//! nor unmap its parent's mappings: their addresses may hold other memory.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-/// Not a `Once`: a child would wait for it if a thread of its parent was inside.
+/// Not a `Once`: a child would wait forever if a thread of its parent was inside it.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The process that made something.
+/// Identifies the process that created something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessId {
     generation: u32,
@@ -24,13 +23,12 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
-    /// The calling process.
+    /// Returns the calling process.
     pub fn current() -> Self {
         if !REGISTERED.load(Ordering::Acquire) {
-            // SAFETY: `in_child` is async-signal-safe (one atomic add). It is never called after it
-            // was unloaded: the C library removes the handlers of an unloaded object.
-            // Threads that get here at once register it twice, which does no harm.
-            // After a failure (no memory), the comparison of process ids is the only test.
+            // SAFETY: `in_child` is async-signal-safe (one atomic add), and never called after it was unloaded: the C
+            // library removes the handlers of an unloaded object. Threads that race here register it twice, which is
+            // harmless. After a failure (out of memory), only process ids are compared.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
             REGISTERED.store(true, Ordering::Release);
         }
@@ -40,29 +38,28 @@ impl ProcessId {
         }
     }
 
-    /// Returns whether the calling process is this one. Takes one relaxed load. Unlike
-    /// [`ProcessId::is_current`], it does not detect a child that was made by a bare `clone` system
-    /// call.
+    /// Returns whether the calling process is this one. Costs one relaxed load. Unlike [`ProcessId::is_current`], it
+    /// does not detect a child made by a bare `clone` system call.
     #[inline]
     pub fn is_current_fast(&self) -> bool {
         GENERATION.load(Ordering::Relaxed) == self.generation
     }
 
-    /// Returns whether the calling process is this one. Takes one system call.
+    /// Returns whether the calling process is this one. Costs one system call.
     pub fn is_current(&self) -> bool {
         self.is_current_fast() && std::process::id() == self.pid
     }
 }
 
-/// State of one process: a forked child starts with new state.
+/// Per-process state: a forked child starts with fresh state.
 ///
-/// A lock that another thread holds at a fork stays locked in the child permanently, because that
-/// thread does not exist there.
+/// A lock that another thread holds at the time of a fork stays locked in the child forever, because that thread does
+/// not exist there.
 #[derive(Debug)]
 pub struct PerProcess<T: 'static>(AtomicPtr<(ProcessId, T)>);
 
 impl<T: Default + Sync> PerProcess<T> {
-    /// Each process starts with the default, on first use.
+    /// Returns the state's holder. Each process starts with the default on first use.
     #[expect(
         clippy::new_without_default,
         reason = "it is for statics, which need a constant"
@@ -71,7 +68,7 @@ impl<T: Default + Sync> PerProcess<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// The state of this process. The parent's state is never dropped.
+    /// Returns this process's state. The parent's state is never dropped.
     pub fn get(&self) -> &'static T {
         self.get_by(ProcessId::is_current)
     }
@@ -104,7 +101,7 @@ impl<T: Default + Sync> PerProcess<T> {
                 // SAFETY: as above; never freed from here on.
                 Ok(_) => return unsafe { &(*fresh).1 },
                 Err(other) => {
-                    // SAFETY: made above and never published.
+                    // SAFETY: created above and never published.
                     drop(unsafe { Box::from_raw(fresh) });
                     current = other;
                 }

@@ -1,15 +1,15 @@
-//! Helps a library to cope with the process that has loaded it.
+//! Helps a library cope with the process that has loaded it.
 //!
-//! A library that programs load without asking for it, such as a replacement for libibverbs, runs in processes
-//! that may fork at any moment. [`PerProcess`] is state that starts afresh in a forked child, so that the child
-//! never waits for a lock that a thread of its parent held. [`LoadedLibrary`] checks whether another library is
-//! loaded, without leaving a lock of the loader held in such a child.
+//! A library that is loaded without the program's knowledge, such as a replacement for libibverbs, runs in processes
+//! that may fork at any moment. [`PerProcess`] is state that starts fresh in a forked child, so that the child never
+//! waits for a lock that a thread of its parent held. [`LoadedLibrary`] checks whether another library is loaded,
+//! without leaving a loader lock held in such a child.
 //!
-//! Some processes have more rights than their caller, who controls the environment; [`variable`] ignores the
-//! environment there. [`WholeFile`] and [`create_new`] create files safely in directories where others may have
-//! placed links. [`process_name`] returns a name that is unique among processes that share such a directory.
-//! [`PeerUser`] is the user at the other end of a connection within the host. [`NewNamespaces`] moves a thread to
-//! its own namespaces, so that it acts like a separate host.
+//! In a process with more rights than its caller, who controls the environment, [`variable`] ignores the environment.
+//! [`WholeFile`] and [`create_new`] create files safely in directories where others may have placed links.
+//! [`process_name`] returns a name that is unique among processes sharing such a directory. [`PeerUser`] is the user at
+//! the other end of a connection within the host. [`NewNamespaces`] moves a thread into namespaces of its own, so that
+//! it acts like a separate host.
 
 #![warn(clippy::disallowed_methods)]
 
@@ -34,7 +34,7 @@ pub use process_bound::ProcessBound;
 pub use signals::block_signals;
 pub use whole_file::{WholeFile, create_new};
 
-// The example of the README is a test.
+// Compiles and runs the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

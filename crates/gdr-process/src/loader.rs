@@ -1,9 +1,8 @@
-//! The libraries that the loader has loaded.
+//! Libraries loaded into the process.
 //!
-//! `dl_iterate_phdr` holds a loader lock that the GNU C library does not reset in a forked child
-//! (seen in 2.36). A child that is forked while any thread of its parent holds the lock waits
-//! forever in its next `dlopen`. The threads in this module and `fork` therefore wait for each
-//! other.
+//! `dl_iterate_phdr` holds a loader lock that the GNU C library does not reset in a forked child (seen in 2.36). A
+//! child forked while any thread of its parent holds the lock waits forever in its next `dlopen`. So threads in this
+//! module and `fork` wait for each other.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::ControlFlow;
@@ -11,16 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The number of threads that are asking the loader.
+/// Threads currently querying the loader.
 static ASKING: AtomicU32 = AtomicU32::new(0);
-/// The number of forks that are about to happen.
+/// Forks about to happen.
 static FORKING: AtomicU32 = AtomicU32::new(0);
 
-/// How long a fork and an asking thread wait for each other. A query takes less than a microsecond;
-/// it takes longer only if the forking thread holds the lock itself, or interrupted the query.
+/// How long a fork and a query wait for each other. A query takes less than a microsecond; it takes longer only if the
+/// forking thread holds the lock itself, or interrupted the query.
 const LIMIT: Duration = Duration::from_millis(100);
 
-/// Waits until a number is 0 or the limit has passed.
+/// Waits until a counter is 0 or the limit has passed.
 fn wait_for_none(count: &AtomicU32) {
     let start = Instant::now();
     while count.load(Ordering::SeqCst) != 0 && start.elapsed() < LIMIT {
@@ -42,16 +41,16 @@ extern "C" fn after_fork_in_child() {
     ASKING.store(0, Ordering::SeqCst);
 }
 
-/// A period in which this process does not fork.
+/// A scope during which this process does not fork.
 struct Question;
 
 impl Question {
     fn begin() -> Self {
         static REGISTERED: AtomicBool = AtomicBool::new(false);
         if !REGISTERED.load(Ordering::Acquire) {
-            // SAFETY: the functions use atomic numbers, and let other threads run. The C library removes
-            // the handlers of a library that is unloaded. Threads that get here at once register them
-            // twice, which only counts a fork twice; after a failure forks do not wait.
+            // SAFETY: the handlers only use atomics and yield. The C library removes the handlers of an unloaded
+            // library. Threads that race here register them twice, which only counts a fork twice; after a failure,
+            // forks do not wait.
             unsafe {
                 libc::pthread_atfork(
                     Some(before_fork),
@@ -84,14 +83,15 @@ pub fn visit_loaded(visit: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()
     type Visit<'a> = &'a mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()>;
 
     unsafe extern "C" fn call(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
-        // SAFETY: the C library passes an object, and `visit_loaded` its visitor.
+        // SAFETY: the C library passes a valid object, and the `data` that `visit_loaded` gave it, which is its
+        // visitor.
         let (info, visit) = unsafe { (&*info, &mut *data.cast::<Visit<'_>>()) };
         c_int::from(visit(info).is_break())
     }
 
     let _question = Question::begin();
     let mut visit: Visit<'_> = visit;
-    // SAFETY: the callback gets the visitor, which lives until this returns.
+    // SAFETY: the callback receives `visit`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(call), (&raw mut visit).cast()) };
 }
 
@@ -100,15 +100,15 @@ pub fn visit_loaded(visit: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()
 pub struct LoadedLibrary {
     /// The beginning of its file name.
     file: &'static str,
-    /// How many libraries the process had loaded when this one was last found absent.
+    /// The loader's load count when the library was last found absent.
     absent_at: AtomicU64,
 }
 
-/// Not a possible number of libraries.
+/// Not a possible load count.
 const NEVER: u64 = u64::MAX;
 
 impl LoadedLibrary {
-    /// The library whose file name begins with `file`, for example `libcuda.so`.
+    /// Describes the library whose file name starts with `file`, for example `libcuda.so`.
     pub const fn new(file: &'static str) -> Self {
         Self {
             file,
@@ -140,7 +140,7 @@ impl LoadedLibrary {
         found
     }
 
-    /// Treats the library as absent until the process loads another one, because it is useless.
+    /// Treats the library, which turned out to be useless, as absent until the process loads another one.
     pub fn ignore(&self) {
         visit_loaded(&mut |object| {
             self.absent_at.store(object.dlpi_adds, Ordering::Relaxed);
@@ -149,12 +149,12 @@ impl LoadedLibrary {
     }
 }
 
-/// An object's name without its folders; empty for the program itself.
+/// Returns an object's file name without its directory; empty for the program itself.
 fn file_name(object: &libc::dl_phdr_info) -> &[u8] {
     if object.dlpi_name.is_null() {
         return &[];
     }
-    // SAFETY: the loader's name of an object that stays loaded during the visit.
+    // SAFETY: `dlpi_name` is the loader's NUL-terminated name of an object that stays loaded during the visit.
     let path = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
     path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! Locks that stay usable after a panic.
 //!
-//! No critical section in gdr leaves its data half changed: a panic there is a defect in gdr, or in
-//! a test's closure, and the data is still valid. Poisoning is therefore ignored.
+//! No critical section in gdr leaves its data half changed: a panic there is a defect in gdr, or in a test's closure,
+//! and the data is still valid. So poisoning is ignored.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,

@@ -1,12 +1,11 @@
-//! A process's name among the processes that share a folder.
+//! A unique name for a process in a shared directory.
 
 use std::process;
 
-/// Returns a name that no other process on this host or on another host has: `PID-NAMESPACE-HOST`.
-/// The namespace is the number that the kernel shows for the PID namespace (0 without `/proc`);
-/// slashes in the host's name become underscores.
+/// Returns a name that is unique across this and other hosts: `PID-NAMESPACE-HOST`. NAMESPACE is the kernel's number
+/// for the PID namespace (0 without `/proc`); slashes in the host name become underscores.
 ///
-/// Containers and hosts that share a folder may use the same process numbers.
+/// Containers and hosts that share a directory may use the same process ids.
 #[must_use]
 pub fn process_name() -> String {
     let namespace = rustix::fs::readlink("/proc/self/ns/pid", Vec::new()).ok();

@@ -1,14 +1,14 @@
-//! Values that are released only in the process that made them, not in a forked child.
+//! Values released only in the process that created them, not in a forked child.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
 use crate::fork::ProcessId;
 
-/// A value whose destructor runs only in the process that made it.
+/// A value whose destructor runs only in the process that created it.
 ///
-/// In a forked child, its pages may not be mapped, other memory may be at their addresses, and a
-/// driver's locks may be held by threads that exist only in the parent.
+/// In a forked child, the value's memory may be unmapped or replaced by other memory, and a driver's locks may be held
+/// by threads that exist only in the parent.
 #[derive(Debug)]
 pub struct ProcessBound<T> {
     origin: ProcessId,
@@ -24,7 +24,7 @@ impl<T> ProcessBound<T> {
         }
     }
 
-    /// Returns whether this is the process that made the value.
+    /// Returns whether this process created the value.
     pub fn is_own(&self) -> bool {
         self.origin.is_current_fast()
     }
@@ -41,7 +41,7 @@ impl<T> Deref for ProcessBound<T> {
 impl<T> Drop for ProcessBound<T> {
     fn drop(&mut self) {
         if self.origin.is_current() {
-            // SAFETY: it is dropped only here, and not used afterwards.
+            // SAFETY: dropped only here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }

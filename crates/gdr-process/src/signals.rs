@@ -1,14 +1,13 @@
-//! Signals in threads that libraries start.
+//! Signal handling in threads that libraries start.
 
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Blocks all signals in this thread, which then go to the program's own threads: a handler that
-/// ran here would delay what the thread does for the whole process. Meant for threads that
-/// libraries start.
+/// Blocks all signals in this thread, so that they are delivered to the program's own threads: a handler running here
+/// would delay the thread's work for the whole process. Meant for threads that libraries start.
 pub fn block_signals() {
     let mut all = MaybeUninit::uninit();
-    // SAFETY: the first call fills the set, which the others change and read; they affect only this thread.
+    // SAFETY: `sigfillset` initializes the set before the other calls use it; the mask affects only this thread.
     let failed = unsafe {
         libc::sigfillset(all.as_mut_ptr());
         // A blocked fault would end the process without running the program's handler.

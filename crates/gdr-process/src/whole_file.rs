@@ -1,15 +1,14 @@
-//! Files that appear as a whole, or not at all.
+//! Files that appear completely or not at all.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// A file that is being written next to its final place, under a name that no other process can
-/// predict.
+/// A file being written next to its destination, under an unpredictable name.
 ///
-/// [`WholeFile::finish`] puts it into place in one step: a reader sees either the old or the new
-/// contents. If it is dropped earlier, the new file is removed and the old one stays.
+/// [`WholeFile::finish`] moves it into place atomically: a reader sees either the old or the new contents. If it is
+/// dropped earlier, the new file is removed and the old one stays.
 #[derive(Debug)]
 pub struct WholeFile {
     file: File,
@@ -19,26 +18,26 @@ pub struct WholeFile {
 /// Where the bytes go.
 #[derive(Debug)]
 enum Method {
-    /// To a file next to the place, which then replaces what is there.
+    /// To a temporary file, which then replaces the destination.
     Beside { part: PathBuf, place: PathBuf },
-    /// To what is already in the place.
+    /// Directly to the existing destination.
     Within,
 }
 
 /// The permissions of a file that only its owner may read.
 const PRIVATE: u32 = 0o600;
-/// The permissions of a new file, before the umask takes some away.
+/// The permissions of a new file, before the umask applies.
 const NEW: u32 = 0o666;
-/// How many names are tried. Random names of 64 bits do not collide by chance.
+/// The number of names to try. Random 64-bit names do not collide by chance.
 const ATTEMPTS: usize = 16;
 
 impl WholeFile {
-    /// Begins a file that a program writes where its user named it, as a shell's `>` would. A
-    /// replacement keeps the permissions, owner and group of the old file; a new file gets its
-    /// permissions from the umask. A symbolic link stays, and its target is replaced.
+    /// Starts a file at a path chosen by the program's user, as a shell's `>` would. A replacement keeps the
+    /// permissions, owner and group of the old file; a new file gets its permissions from the umask. A symbolic link
+    /// stays, and its target is replaced.
     ///
-    /// What cannot be replaced this way is overwritten, not in one step: a pipe or a device, a file
-    /// with several names, and a file in a folder where the user may not create files.
+    /// Destinations that cannot be replaced are overwritten instead, which is not atomic: a pipe or device, a file with
+    /// several links, and a file in a directory where the user may not create files.
     ///
     /// # Errors
     /// The system's errors.
@@ -63,9 +62,9 @@ impl WholeFile {
         if before.nlink() > 1 {
             return in_place();
         }
-        // As when writing into the file itself: its folder decides whether it may be replaced.
+        // Checks access as if writing into the file itself, since renaming would depend only on its directory.
         OpenOptions::new().append(true).open(path)?;
-        // No other user may read it before it has the old file's permissions.
+        // Private at first: no other user may read it before it has the old file's permissions.
         match Self::beside(place, PRIVATE) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => in_place(),
             begun => {
@@ -76,7 +75,7 @@ impl WholeFile {
         }
     }
 
-    /// Writes a file in the way that [`WholeFile::replacing`] does.
+    /// Writes a file like [`WholeFile::replacing`].
     ///
     /// # Errors
     /// The system's errors.
@@ -86,8 +85,8 @@ impl WholeFile {
         whole.finish()
     }
 
-    /// Begins a file that a library makes in a folder, readable only by its owner. A symbolic link
-    /// is replaced, so no other user who may write to the folder can choose which file is written.
+    /// Starts a file that only its owner may read, at a path chosen by a library. A symbolic link is replaced, so
+    /// nobody else who may write to the directory can choose which file is written.
     ///
     /// # Errors
     /// The system's errors.
@@ -114,8 +113,8 @@ impl WholeFile {
         })
     }
 
-    /// Copies the old file's attributes to the new one. An owner or group that this user may not
-    /// assign becomes this user's; bits that would raise rights are then not copied.
+    /// Copies the old file's attributes to the new one. If this user may not assign the owner or group, they become
+    /// this user's, and bits that would raise privileges are not copied.
     fn take_over(&self, before: &Metadata) -> io::Result<()> {
         let now = self.file.metadata()?;
         let mut mode = before.mode() & 0o7777;
@@ -123,21 +122,21 @@ impl WholeFile {
             && fchown(&self.file, Some(before.uid()), Some(before.gid())).is_err()
         {
             mode &= 0o777;
-            // The group may be one of this user's groups.
+            // This may succeed alone, for one of this user's groups.
             let _ = fchown(&self.file, None, Some(before.gid()));
         }
         self.file.set_permissions(Permissions::from_mode(mode))
     }
 
-    /// The file.
+    /// Returns the file.
     pub const fn file(&self) -> &File {
         &self.file
     }
 
-    /// Puts the file into its place.
+    /// Moves the file into place.
     ///
     /// # Errors
-    /// The system's errors; the old file stays, unless it could not be replaced in one step.
+    /// The system's errors. The old file then stays, unless it could not be replaced atomically.
     pub fn finish(mut self) -> io::Result<()> {
         let Method::Beside { part, place } = &self.method else {
             return Ok(());
@@ -147,7 +146,7 @@ impl WholeFile {
                 self.method = Method::Within;
                 Ok(())
             }
-            // A file that is mounted there, for example in a container.
+            // The destination is a mount point, for example in a container.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 let mut to = OpenOptions::new().write(true).truncate(true).open(place)?;
                 self.file.rewind()?;
@@ -171,19 +170,19 @@ impl io::Write for WholeFile {
 impl Drop for WholeFile {
     fn drop(&mut self) {
         if let Method::Beside { part, .. } = &self.method {
-            // The file may be gone together with its folder.
+            // The file may have disappeared with its directory.
             let _ = fs::remove_file(part);
         }
     }
 }
 
-/// Makes a new file in a folder. It exists from the first moment, and no link is followed.
+/// Creates a new file with its final permissions, following no link.
 ///
 /// # Errors
 /// `AlreadyExists` if anything has that name, even a symbolic link; otherwise the system's errors.
 pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    // O_CREAT with O_EXCL follows no link; the flag says so to readers and to odd file systems.
+    // O_CREAT with O_EXCL already follows no link; O_NOFOLLOW states it for readers and for unusual file systems.
     options
         .read(true)
         .write(true)
@@ -206,7 +205,7 @@ fn create_unforeseen(folder: &Path, mode: u32) -> io::Result<(File, PathBuf)> {
 
 fn random() -> io::Result<u64> {
     let mut bytes = [0_u8; 8];
-    // SAFETY: room for this many bytes.
+    // SAFETY: `bytes` has room for the stated number of bytes.
     let found = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     match usize::try_from(found) {
         Ok(len) if len == bytes.len() => Ok(u64::from_ne_bytes(bytes)),
@@ -214,21 +213,21 @@ fn random() -> io::Result<u64> {
     }
 }
 
-/// The most symbolic links that may lead to a file, the same limit as the kernel's.
+/// The most symbolic links to follow, the same limit as the kernel's.
 const MOST_LINKS: usize = 40;
 
-/// The path after following symbolic links, whether the file exists or not.
+/// Resolves symbolic links, whether or not the file exists.
 fn target_of(path: &Path) -> io::Result<PathBuf> {
     let mut place = path.to_owned();
     for _ in 0..MOST_LINKS {
         match fs::read_link(&place) {
-            // What is there is not a path.
+            // Links in /proc may not be paths.
             Ok(_) if place.starts_with("/proc") => return Ok(place),
             Ok(target) => {
                 let folder = place.parent().unwrap_or(Path::new(""));
                 place = folder.join(target);
             }
-            // Not a link, or it does not exist.
+            // Not a link, or nonexistent.
             Err(_) => return Ok(place),
         }
     }

@@ -1,6 +1,6 @@
-//! Children that are forked while other threads ask the loader.
+//! Children forked while other threads query the loader.
 //!
-//! A program of its own: it forks.
+//! A test binary of its own, because it forks.
 
 #![allow(missing_docs, reason = "a test")]
 
@@ -28,7 +28,7 @@ fn a_child_that_is_forked_during_a_question_can_load_libraries() {
         }
         for number in 0..FORKS {
             let status = status_of(|| {
-                // SAFETY: a C string; there is no such library.
+                // SAFETY: a NUL-terminated string; no such library exists, so no initializer runs.
                 let loaded = unsafe { libc::dlopen(c"libgdr-none.so".as_ptr(), libc::RTLD_NOW) };
                 check(loaded.is_null() && !ABSENT.is_loaded(), "it is loaded")
             });

@@ -1,5 +1,5 @@
-//! A program that has more rights than its caller: a setuid copy of this test program, which an unprivileged
-//! user starts. In a binary of its own, because it starts itself.
+//! A program with more rights than its caller: a setuid copy of this test binary, started by an unprivileged user. A
+//! test binary of its own, because it starts itself.
 
 #![allow(missing_docs, reason = "a test")]
 #![allow(
@@ -17,11 +17,11 @@ use std::process::Command;
 const USER: u32 = 65_534;
 const VARIABLE: &str = "GDR_TEST_VARIABLE";
 
-/// Prints what a library reads in the copy.
+/// Prints what a library reads, in the setuid copy.
 #[test]
 #[ignore = "the other test runs it in another process"]
 fn inner() {
-    // SAFETY: the call only reads a value of this process.
+    // SAFETY: `getauxval` only reads a value of this process.
     let raised = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     println!(
         "raised={raised} value={:?}",
@@ -29,7 +29,7 @@ fn inner() {
     );
 }
 
-/// What a copy of this program prints that the unprivileged user starts.
+/// Runs a copy of this program as the unprivileged user. Returns its output.
 fn run(program: &Path) -> String {
     let output = Command::new(program)
         .args(["--exact", "inner", "--ignored", "--nocapture"])
@@ -44,7 +44,7 @@ fn run(program: &Path) -> String {
 
 #[test]
 fn a_library_in_a_program_with_more_rights_than_its_caller_reads_no_variable() {
-    // SAFETY: it only reads a number.
+    // SAFETY: `geteuid` only reads a number.
     if unsafe { libc::geteuid() } != 0 {
         skip::skip("only root can create a program with more rights");
         return;
@@ -59,7 +59,7 @@ fn a_library_in_a_program_with_more_rights_than_its_caller_reads_no_variable() {
         run(&program)
     };
     let (plain, setuid) = (copy("plain", 0o755), copy("setuid", 0o4755));
-    // A program with root's rights must not remain.
+    // A setuid root program must not be left behind.
     fs::remove_dir_all(&folder).unwrap();
     let chosen = "raised=false value=Some(\"chosen by the caller\")";
     assert!(plain.contains(chosen), "{plain}");

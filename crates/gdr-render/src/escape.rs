@@ -1,9 +1,9 @@
-//! Text inside XML and HTML.
+//! Escaping text for XML and HTML.
 
 use std::fmt;
 
-/// A text that shows as it is inside an element or a quoted attribute of XML, SVG or HTML.
-/// Characters that XML 1.0 cannot hold become U+FFFD.
+/// Displays a text escaped for an element or quoted attribute of XML, SVG or HTML. Characters that XML 1.0 cannot
+/// represent become U+FFFD.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 

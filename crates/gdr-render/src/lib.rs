@@ -1,7 +1,7 @@
-//! Writes the tables, SVG pictures and metrics in gdr's reports.
+//! Renders the tables, SVG pictures and metrics of gdr's reports.
 //!
-//! [`Table`] lays out columns of text, [`svg`] writes the elements of a picture, [`prometheus`] writes
-//! metrics, and [`wrap`] breaks lines between words. Nothing here prints or opens a file.
+//! [`Table`] lays out columns of text, [`svg`] writes the elements of a picture, [`prometheus`] writes metrics, and
+//! [`wrap`] breaks lines between words. Nothing here prints or opens files.
 //!
 //! ```
 //! use gdr_render::Table;
@@ -22,7 +22,7 @@ pub mod wrap;
 pub use escape::Escaped;
 pub use table::{Table, csv_line};
 
-// The example of the README is a test.
+// Compiles and runs the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -5,13 +5,13 @@ use std::fmt::{self, Display, Write};
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A value that goes up and down.
+    /// A value that may rise and fall.
     Gauge,
-    /// A value that only grows.
+    /// A value that only increases.
     Counter,
 }
 
-/// Metrics, shown as the text that a scrape returns.
+/// Metrics; displays as the text that a scrape returns.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics(Vec<Family>);
 
@@ -25,7 +25,7 @@ pub struct Family {
 }
 
 impl Metrics {
-    /// Adds a metric. Without a sample it is not shown.
+    /// Adds a metric. It is omitted if it has no samples.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) -> &mut Family {
         self.0.push(Family {
             name: name.to_owned(),
@@ -44,8 +44,8 @@ impl Metrics {
 }
 
 impl Family {
-    /// Adds a sample; `labels` are from [`labels`]. A scrape is refused as a whole if a series is in it
-    /// twice, so that the caller gives each set of labels once.
+    /// Adds a sample. `labels` come from [`labels`], and must be unique within the metric, as a scrape that repeats a
+    /// series is rejected as a whole.
     pub fn sample(&mut self, labels: &str, value: impl Display) {
         self.samples.push((labels.to_owned(), value.to_string()));
     }
@@ -68,7 +68,7 @@ impl Display for Metrics {
     }
 }
 
-/// The labels of a sample, `{name="value",...}`, with the three characters escaped that end a value.
+/// Formats the labels of a sample as `{name="value",...}`, escaping the three special characters of values.
 pub fn labels(pairs: &[(&str, &dyn Display)]) -> String {
     let mut text = String::from("{");
     for (at, (name, value)) in pairs.iter().enumerate() {

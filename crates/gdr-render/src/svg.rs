@@ -1,13 +1,13 @@
-//! Elements of an SVG picture.
+//! SVG elements.
 //!
-//! Numbers are written with one digit after the point, which is finer than a screen shows, and every text
-//! is escaped: names in a picture may come from another machine.
+//! Numbers have one decimal, which is finer than a screen's resolution. All text is escaped, because names in a picture
+//! may come from another machine.
 
 use std::fmt::{self, Display, Write};
 
 use crate::Escaped;
 
-/// An SVG element, shown with what it contains.
+/// An SVG element; displays with its content.
 #[derive(Clone, Debug)]
 pub struct Element {
     name: &'static str,
@@ -16,7 +16,7 @@ pub struct Element {
 }
 
 impl Element {
-    /// An element without attributes and content.
+    /// Returns an element without attributes and content.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -25,7 +25,7 @@ impl Element {
         }
     }
 
-    /// The root of a picture of this size.
+    /// Returns the root element of a picture of this size.
     pub fn root((width, height): (f64, f64)) -> Self {
         let (width, height) = (Number(width), Number(height));
         Self::new("svg")
@@ -35,26 +35,26 @@ impl Element {
             .with("height", height)
     }
 
-    /// A text that begins at `at`.
+    /// Returns a text that starts at `at`.
     pub fn text(at: (f64, f64), words: impl Display) -> Self {
         Self::new("text").pair(["x", "y"], at).words(words)
     }
 
-    /// A line.
+    /// Returns a line.
     pub fn line(from: (f64, f64), to: (f64, f64)) -> Self {
         Self::new("line")
             .pair(["x1", "y1"], from)
             .pair(["x2", "y2"], to)
     }
 
-    /// A rectangle.
+    /// Returns a rectangle.
     pub fn rect(at: (f64, f64), size: (f64, f64)) -> Self {
         Self::new("rect")
             .pair(["x", "y"], at)
             .pair(["width", "height"], size)
     }
 
-    /// Adds two attributes that are numbers.
+    /// Adds two numeric attributes.
     pub fn pair(self, [x, y]: [&str; 2], at: (f64, f64)) -> Self {
         self.with(x, Number(at.0)).with(y, Number(at.1))
     }
@@ -67,7 +67,7 @@ impl Element {
         self
     }
 
-    /// Centres a text at its place.
+    /// Centers a text at its position.
     pub fn centered(self) -> Self {
         self.with("text-anchor", "middle")
     }
@@ -79,7 +79,7 @@ impl Element {
         self
     }
 
-    /// Adds the text that a browser shows beside the pointer.
+    /// Adds a tooltip.
     pub fn titled(self, title: impl Display) -> Self {
         self.containing(Self::new("title").words(title))
     }
@@ -90,13 +90,13 @@ impl Element {
         self
     }
 
-    /// Adds elements to the content, each in a line.
+    /// Adds elements to the content, one per line.
     pub fn lines(mut self, elements: &str) -> Self {
         let _ = write!(self.content, "\n{elements}");
         self
     }
 
-    /// Writes it as a line.
+    /// Appends the element to `out` as a line.
     pub fn put(&self, out: &mut String) {
         let _ = writeln!(out, "{self}");
     }
@@ -116,7 +116,7 @@ impl Display for Element {
     }
 }
 
-/// A length or a coordinate, in the units of the picture.
+/// A length or coordinate, in units of the picture.
 #[derive(Clone, Copy, Debug)]
 pub struct Number(pub f64);
 

@@ -1,23 +1,23 @@
-//! Tables of plain text that fit a width, and the same as CSV.
+//! Plain text tables that fit a width, also available as CSV.
 
 use crate::wrap::{filled, width};
 
-/// The space between columns.
+/// Spaces between columns.
 const GAP: usize = 2;
 
-/// A table: the heads of its columns, and its rows.
+/// A table: its column headings and its rows.
 #[derive(Debug, Default)]
 pub struct Table {
     heads: Vec<String>,
     rows: Vec<Vec<String>>,
-    /// Columns whose cells stay on one line.
+    /// Columns whose cells are never broken.
     whole: Vec<usize>,
-    /// Columns whose cells end below each other.
+    /// Right-aligned columns.
     right: Vec<usize>,
 }
 
 impl Table {
-    /// A table without rows.
+    /// Returns a table without rows.
     pub fn new(heads: &[&str]) -> Self {
         Self {
             heads: heads.iter().map(|head| (*head).to_owned()).collect(),
@@ -25,13 +25,13 @@ impl Table {
         }
     }
 
-    /// Keeps the cells of these columns on one line, such as addresses.
+    /// Never breaks cells of these columns, which hold, for example, addresses.
     pub fn keep_whole(mut self, columns: &[usize]) -> Self {
         self.whole = columns.to_vec();
         self
     }
 
-    /// Aligns these columns to the right, such as numbers, and keeps their cells on one line.
+    /// Right-aligns these columns, which hold, for example, numbers, and never breaks their cells.
     pub fn align_right(mut self, columns: impl IntoIterator<Item = usize>) -> Self {
         self.right = columns.into_iter().collect();
         self
@@ -42,19 +42,19 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Its lines as CSV.
+    /// Returns its lines as CSV.
     pub fn csv(&self) -> impl Iterator<Item = String> {
         std::iter::once(&self.heads).chain(&self.rows).map(csv_line)
     }
 
-    /// Its lines, as wide as its cells.
+    /// Returns its lines, as wide as the cells need.
     pub fn whole_lines(&self) -> Vec<String> {
         let widths: Vec<usize> = self.columns().map(|column| column.natural).collect();
         self.aligned(&widths)
     }
 
-    /// Its lines at a width: the cells of the widest columns are broken between words; where this is not
-    /// enough, each row is a block with a line for each cell.
+    /// Returns its lines within a width. Cells of the widest columns are broken between words; if that does not
+    /// suffice, each row becomes a block with one line per cell.
     pub fn lines(&self, most: usize) -> Vec<String> {
         let columns: Vec<Widths> = self.columns().collect();
         let mut widths: Vec<usize> = columns.iter().map(|column| column.natural).collect();
@@ -90,7 +90,7 @@ impl Table {
         })
     }
 
-    /// A line for each row, or several where cells are broken.
+    /// Returns one line per row, or more if cells are broken.
     fn aligned(&self, widths: &[usize]) -> Vec<String> {
         let mut lines = Vec::new();
         for row in std::iter::once(&self.heads).chain(&self.rows) {
@@ -119,7 +119,7 @@ impl Table {
         lines
     }
 
-    /// A block for each row: the head and the content of each cell that has any.
+    /// Returns a block for each row, with heading and content of each nonempty cell.
     fn blocks(&self, most: usize) -> Vec<String> {
         let heads = self.heads.iter().map(|head| width(head)).max().unwrap_or(0) + GAP;
         let mut lines = Vec::new();
@@ -143,13 +143,13 @@ impl Table {
     }
 }
 
-/// The width of a column without broken cells, and the one at which words still fit.
+/// A column's width without breaking cells, and its minimum width at which words still fit.
 struct Widths {
     natural: usize,
     least: usize,
 }
 
-/// A line of CSV, with quotes where RFC 4180 asks for them.
+/// Formats a line of CSV, quoted as in RFC 4180.
 pub fn csv_line(cells: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     let quoted = |cell: &str| match cell.contains(['"', ',', '\n', '\r']) {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),

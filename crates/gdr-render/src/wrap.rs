@@ -1,9 +1,9 @@
-//! Lines of text that follow the width of a terminal, and break between words.
+//! Wrapping text between words to the width of a terminal.
 
-/// A column of words beyond this one does not get the rest of a line.
+/// The largest indent: if the second column of words starts beyond this, the rest of a line does not go below it.
 const MOST_INDENT: usize = 24;
 
-/// Returns the characters of a text that are shown: all but its color codes.
+/// Returns the visible characters of a text, without color codes.
 fn shown(text: &str) -> impl Iterator<Item = char> {
     let mut color = false;
     text.chars().filter(move |character| {
@@ -13,14 +13,13 @@ fn shown(text: &str) -> impl Iterator<Item = char> {
     })
 }
 
-/// Returns the columns that a text takes.
+/// Returns the width of a text in columns.
 pub fn width(text: &str) -> usize {
     shown(text).count()
 }
 
-/// Breaks a line that is too long for its place. The rest of it begins below the second column of words,
-/// else two columns after its indent; the rest of a command of a shell (`$ ...`) is part of it. A word that
-/// is longer than a line is not broken.
+/// Wraps a line that is too long. Its continuation is indented to the second column of words, or else two columns more
+/// than the line. A shell command (`$ ...`) stays a single command. A word longer than a line is not broken.
 pub fn folded(line: &str, columns: usize) -> Vec<String> {
     if width(line) <= columns {
         return vec![line.to_owned()];
@@ -47,7 +46,7 @@ pub fn folded(line: &str, columns: usize) -> Vec<String> {
     broken(line, columns, &" ".repeat(rest), "", Words::Plain)
 }
 
-/// Breaks each line of a text. Lines with tabs belong to a table, which is written in parts.
+/// Wraps each line of a text. Lines with tabs form a table, which is split into parts.
 pub fn text_folded(text: &str, columns: usize) -> String {
     let mut lines = Vec::new();
     let all: Vec<&str> = text.split('\n').collect();
@@ -60,7 +59,7 @@ pub fn text_folded(text: &str, columns: usize) -> String {
     lines.join("\n")
 }
 
-/// The columns of a table one below the other, as many beside each other as fit, each after the first.
+/// Splits a table into parts that fit, one below the other, each starting with the first column.
 fn table_in_parts(lines: &[&str], columns: usize) -> Vec<String> {
     const TAB: usize = 8;
     let rows: Vec<Vec<&str>> = lines
@@ -78,7 +77,7 @@ fn table_in_parts(lines: &[&str], columns: usize) -> Vec<String> {
     let Some((head, rest)) = widths.split_first() else {
         return Vec::new();
     };
-    // After the last cell there is no tab.
+    // There is no tab after the last cell.
     let room = (columns + 1).saturating_sub(*head);
     let mut parts: Vec<(usize, usize)> = Vec::new();
     let (mut from, mut used) = (0, 0);
@@ -104,19 +103,19 @@ fn table_in_parts(lines: &[&str], columns: usize) -> Vec<String> {
     written
 }
 
-/// Breaks a text into lines without an indent.
+/// Wraps a text, without indent.
 pub fn filled(text: &str, columns: usize) -> Vec<String> {
     text.split('\n')
         .flat_map(|line| broken(line, columns, "", "", Words::Plain))
         .collect()
 }
 
-/// What a space ends.
+/// What a space separates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Words {
     /// Every word.
     Plain,
-    /// A word outside of quotes.
+    /// Words outside of quotes.
     Quoted,
 }
 
@@ -138,7 +137,7 @@ fn broken(line: &str, columns: usize, indent: &str, joint: &str, words: Words) -
     lines
 }
 
-/// Each word of a line with the spaces before it.
+/// Returns each word of a line, with the spaces before it.
 fn pieces(line: &str, words: Words) -> Vec<(&str, &str)> {
     let mut pieces = Vec::new();
     let mut rest = line;

@@ -1,7 +1,7 @@
 //! The user of the process at the other end of a connection within this host.
 //!
-//! Decides who shares a port and who needs no key. Programs ask here and do not compare user
-//! numbers themselves.
+//! This decides who may share a port and who needs no key. All such decisions are made here rather than by comparing
+//! user ids elsewhere.
 
 mod tcp_owner;
 
@@ -9,28 +9,26 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The number that the kernel reports for users that a user namespace does not map, unless
-/// `/proc/sys/kernel/overflowuid` contains another one.
+/// The id that the kernel reports for users not mapped in a user namespace, unless `/proc/sys/kernel/overflowuid`
+/// contains another one.
 const OVERFLOW: u32 = 65534;
 
 /// The user of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerUser {
-    /// The effective user of this process.
+    /// This process's effective user.
     Own,
-    /// Root, if that is not the user of this process. It can do everything that this process's user
-    /// can.
+    /// Root, if that is not this process's user. It can do everything that this process's user can.
     Root,
     /// Another user.
     Other(u32),
-    /// The kernel does not tell: the peer has no process, or its number stands for every user that
-    /// this process's user namespace does not map.
+    /// Unknown: the peer has no process, or its id stands for every user not mapped in this process's user namespace.
     Unknown,
 }
 
 impl PeerUser {
-    /// The user at the other end of a Unix stream socket, who called connect(2) or listen(2) there,
-    /// and the number of the process: 0 if this process cannot see it.
+    /// Returns the user who called connect(2) or listen(2) at the other end of a Unix stream socket, and the process
+    /// id; 0 if this process cannot see it.
     pub fn of_unix(socket: BorrowedFd<'_>) -> (Self, i32) {
         let mut peer = libc::ucred {
             pid: 0,
@@ -38,8 +36,8 @@ impl PeerUser {
             gid: 0,
         };
         let mut len = size_of_val(&peer) as libc::socklen_t;
-        // rustix's type cannot hold a process number of 0.
-        // SAFETY: the option fills at most `len` bytes of the structure, which lives for the call.
+        // rustix's type cannot represent a process id of 0.
+        // SAFETY: the option writes at most `len` bytes of the structure; both outlive the call.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -55,14 +53,13 @@ impl PeerUser {
         }
     }
 
-    /// The user of the socket at the other end of an established TCP connection within this host,
-    /// who called connect(2) or accept(2) there. A connection that has not been accepted yet has no
-    /// user.
+    /// Returns the user who called connect(2) or accept(2) at the other end of an established TCP connection within
+    /// this host. A connection that has not been accepted yet has no user.
     pub fn of_tcp(local: SocketAddr, peer: SocketAddr) -> Self {
         Self::number_of_tcp(local, peer).map_or(Self::Unknown, Self::of_number)
     }
 
-    /// The number that the kernel reports for that user. Several users may have equal numbers.
+    /// Returns the user id that the kernel reports for that user. Several users may have the same id.
     pub fn number_of_tcp(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
         tcp_owner::find(peer, local)
     }
@@ -74,7 +71,7 @@ impl PeerUser {
 
     fn classify(number: u32, own: u32, namespace: &Namespace) -> Self {
         match number {
-            // In that case, equal numbers do not mean equal users.
+            // Then equal ids do not imply equal users.
             number if namespace.stands_for_others(number) => Self::Unknown,
             number if number == own => Self::Own,
             0 => Self::Root,
@@ -83,11 +80,11 @@ impl PeerUser {
     }
 }
 
-/// What the user numbers of this process mean.
+/// How this process's user namespace maps ids.
 #[derive(Debug)]
 struct Namespace {
     overflow: u32,
-    /// Each number identifies one user.
+    /// Whether each id identifies one user.
     maps_all: bool,
 }
 
@@ -102,14 +99,13 @@ impl Namespace {
         }
     }
 
-    /// Returns whether the number may be reported for users with a different number.
+    /// Returns whether the id may stand for users with a different id.
     fn stands_for_others(&self, number: u32) -> bool {
         number == self.overflow && !self.maps_all
     }
 }
 
-/// Returns whether a `uid_map` maps every user to the same number, as in the initial user
-/// namespace.
+/// Returns whether a `uid_map` maps every user to the same id, as in the initial user namespace.
 fn is_identity(map: &str) -> bool {
     let numbers = map.split_whitespace().map(str::parse);
     numbers.eq([Ok(0), Ok(0), Ok(u32::MAX)])

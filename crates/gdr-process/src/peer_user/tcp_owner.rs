@@ -1,4 +1,4 @@
-//! The owner of one end of a TCP connection, found by sock_diag(7) or else in `/proc/net/tcp`.
+//! The owner of one end of a TCP connection, from sock_diag(7) or else from `/proc/net/tcp`.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -9,8 +9,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with,
 };
 
-/// The user number of the socket at `end` of the connection with `other`, if a process owns that
-/// socket.
+/// Returns the user id of the socket at `end` of the connection with `other`, if a process owns that socket.
 pub(super) fn find(end: SocketAddr, other: SocketAddr) -> Option<u32> {
     let tuple = Tuple::new(end, other);
     match ask_kernel(&tuple) {
@@ -25,8 +24,7 @@ pub(super) fn find(end: SocketAddr, other: SocketAddr) -> Option<u32> {
     }
 }
 
-/// The addresses of both ends, as the first end sees them. An IPv6 socket may have a connection
-/// over IPv4.
+/// The addresses of both ends, from the first end's view. An IPv6 socket may have an IPv4 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tuple {
     end: (IpAddr, u16),
@@ -52,7 +50,7 @@ const ERROR: u16 = 2;
 const ASKED: usize = 56;
 const ANSWERED: usize = 72;
 
-/// Asks the kernel for one socket by its addresses. It needs no privilege.
+/// Queries the kernel for one socket by its addresses. Needs no privilege.
 fn ask_kernel(tuple: &Tuple) -> io::Result<Option<u32>> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(
@@ -61,22 +59,22 @@ fn ask_kernel(tuple: &Tuple) -> io::Result<Option<u32>> {
         flags,
         Some(SOCK_DIAG),
     )?;
-    // From here on, only the kernel can send to the socket.
+    // From now on only the kernel can send to the socket.
     connect(&socket, &SocketAddrNetlink::new(0, 0))?;
     send(&socket, &request(tuple), SendFlags::empty())?;
     let mut bytes = [0; 1024];
-    // The kernel has answered by the time the request was sent.
+    // The kernel replies while the request is being sent.
     let (len, _) = recv(&socket, &mut bytes[..], RecvFlags::DONTWAIT)?;
     answer(&bytes[..len], tuple)
 }
 
-/// The request: `struct nlmsghdr`, `struct inet_diag_req_v2`.
+/// Encodes the request: `struct nlmsghdr`, `struct inet_diag_req_v2`.
 fn request(tuple: &Tuple) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER + ASKED);
     bytes.extend(((HEADER + ASKED) as u32).to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(REQUEST.to_ne_bytes());
-    // The numbers of the request and of the port, which the kernel sets.
+    // Sequence number and port id; the kernel sets them.
     bytes.extend([0; 8]);
     let family = match tuple.end.0 {
         IpAddr::V4(_) => libc::AF_INET,
@@ -84,7 +82,7 @@ fn request(tuple: &Tuple) -> Vec<u8> {
     };
     // No extensions.
     bytes.extend([family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
-    // Any state: the kernel examines it only for lists.
+    // Any state; the kernel checks it for dumps only.
     bytes.extend(u32::MAX.to_ne_bytes());
     for (_, port) in [tuple.end, tuple.other] {
         bytes.extend(port.to_be_bytes());
@@ -104,8 +102,8 @@ fn request(tuple: &Tuple) -> Vec<u8> {
     bytes
 }
 
-/// Parses the answer: the owner, or `None` if no process has such a socket. The kernel also answers
-/// with a listening socket that such a connection could reach.
+/// Parses the reply: the owner, or `None` if no process has such a socket. The kernel may also reply with a listening
+/// socket that such a connection could reach.
 fn answer(bytes: &[u8], tuple: &Tuple) -> io::Result<Option<u32>> {
     let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
     let kind = u16::from_ne_bytes(
@@ -143,13 +141,13 @@ fn answer(bytes: &[u8], tuple: &Tuple) -> io::Result<Option<u32>> {
     Ok(owner(user, inode.into()).filter(|_| found == *tuple))
 }
 
-/// The user of a socket. A socket without an inode is not yet accepted or is closed: it belongs to
-/// no process, and the kernel may report root as its user.
+/// Returns the user of a socket. A socket without an inode is not yet accepted or already closed: it belongs to no
+/// process, and the kernel may report root as its user.
 fn owner(user: u32, inode: u64) -> Option<u32> {
     (inode != 0).then_some(user)
 }
 
-/// Finds the owner in a table in the format of `/proc/net/tcp`, see proc_pid_net(5).
+/// Searches a table in the format of `/proc/net/tcp`; see proc_pid_net(5).
 fn in_table(table: impl BufRead, tuple: &Tuple) -> Option<u32> {
     table.lines().map_while(Result::ok).find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
@@ -168,8 +166,7 @@ fn in_table(table: impl BufRead, tuple: &Tuple) -> Option<u32> {
     })
 }
 
-/// Parses an address: words in the processor's byte order, each as eight hexadecimal digits, and a
-/// port.
+/// Parses an address: native-endian words as eight hexadecimal digits each, and a port.
 fn address_in_table(text: &str) -> Option<(IpAddr, u16)> {
     let (words, port) = text.split_once(':')?;
     let mut octets = Vec::with_capacity(16);
@@ -196,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// The owner of the socket at the other end of `stream`, found in each way.
+    /// Returns the owner of the socket at the other end of `stream`, as found by each method.
     fn owners(stream: &TcpStream) -> [Option<u32>; 2] {
         let (end, other) = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
         let tuple = Tuple::new(end, other);
@@ -235,7 +232,7 @@ mod tests {
             };
             let port = listener.local_addr().unwrap().port();
             let client = TcpStream::connect((to, port)).unwrap();
-            // Before it is accepted, it belongs to no process, not even one of root's.
+            // Before it is accepted, it belongs to no process, not even to root's.
             assert_eq!(owners(&client), [None; 2], "{bind}");
             let (server, _) = listener.accept().unwrap();
             assert_eq!(owners(&client), own, "{bind}");
