@@ -25,28 +25,28 @@ pub struct CpuSet(BTreeSet<u32>);
 pub struct InvalidCpuSet(String);
 
 impl CpuSet {
-    /// Returns whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether no CPU is in both.
+    /// Returns whether the sets have no CPU in common.
     pub fn is_disjoint(&self, other: &Self) -> bool {
         self.0.is_disjoint(&other.0)
     }
 
-    /// Returns whether every CPU is in `other` too.
+    /// Returns whether `other` contains every CPU of this set.
     pub fn is_subset(&self, other: &Self) -> bool {
         self.0.is_subset(&other.0)
     }
 
-    /// The CPUs that are in both.
+    /// Returns the CPUs that both sets contain.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.0.intersection(&other.0).copied().collect()
     }
 
-    /// The CPUs, ascending.
+    /// Iterates over the CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }

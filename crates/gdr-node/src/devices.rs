@@ -1,4 +1,4 @@
-//! GPUs and RDMA NICs by name.
+//! Looking up GPUs and RDMA NICs by name.
 
 use std::fmt;
 
@@ -53,7 +53,7 @@ impl fmt::Display for Device {
 }
 
 impl Inventory {
-    /// The GPUs, then the RDMA NICs, each in its order.
+    /// Returns the GPUs, then the RDMA NICs, each in its order.
     pub fn devices(&self) -> Vec<Device> {
         let gpus = self.gpus.iter().map(|gpu| Device {
             kind: DeviceKind::Gpu,
@@ -63,8 +63,8 @@ impl Inventory {
         gpus.chain(self.nics()).collect()
     }
 
-    /// The RDMA NICs that are PCI functions and carry data, by name. Without a list of RDMA devices,
-    /// or of their places, the physical functions that [`is_rdma_nic`] finds, by address.
+    /// Returns the RDMA NICs that are PCI functions and carry data, by name. Without a list of RDMA devices and their
+    /// locations, returns the physical functions that [`is_rdma_nic`] finds, by address.
     pub fn nics(&self) -> Vec<Device> {
         let mut nics: Vec<Device> = self
             .rdma_functions()
@@ -91,7 +91,7 @@ impl Inventory {
         nics
     }
 
-    /// A device by its name or by nvidia-smi's index (`NIC3`), or any function by its address.
+    /// Finds a device by its name or by nvidia-smi's index (`NIC3`), or any function by its address.
     ///
     /// # Errors
     ///
@@ -130,9 +130,8 @@ impl Inventory {
     }
 }
 
-/// Returns whether a function is a physical RDMA NIC that carries data: an InfiniBand or fabric
-/// controller, a network controller by Mellanox, or one whose number, name or driver is an RDMA
-/// NIC's.
+/// Returns whether a function is a physical RDMA NIC that carries data: an InfiniBand or fabric controller, a Mellanox
+/// network controller, or one whose number, name or driver belongs to an RDMA NIC.
 pub fn is_rdma_nic(function: &Function) -> bool {
     let identity = &function.identity;
     let Some(class) = identity.class else {
@@ -150,7 +149,7 @@ pub fn is_rdma_nic(function: &Function) -> bool {
     is_nic && !function.is_virtual() && !function.manages_switches
 }
 
-/// PCI drivers whose every device is an RDMA NIC.
+/// PCI drivers that support only RDMA NICs.
 const RDMA_DRIVERS: [&str; 4] = ["efa", "erdma", "hfi1", "vmw_pvrdma"];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The devices of a node that matter to GPUDirect RDMA: GPUs, RDMA devices and the fabric between.
+//! The devices of a node that matter to GPUDirect RDMA: GPUs, RDMA devices, and the fabric between them.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::rdma::{Netdev, RdmaDevice};
 use crate::source::{Absence, Datum, DatumExt, Source};
 use crate::topology::Topology;
 
-/// The index of a GPU by PCI address, as in nvidia-smi and with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
+/// A GPU's index in PCI address order, as in nvidia-smi and with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GpuIndex(pub u32);
 
@@ -31,7 +31,7 @@ pub struct GpuDevice {
     pub bdf: Bdf,
 }
 
-/// One reading of the devices that matter to GPUDirect RDMA.
+/// A snapshot of the devices that matter to GPUDirect RDMA.
 ///
 /// ```
 /// use gdr_node::{Inventory, LiveRoot};
@@ -49,7 +49,7 @@ pub struct Inventory {
     pub numa: NumaLayout,
     /// The NVIDIA GPUs by address.
     pub gpus: Vec<GpuDevice>,
-    /// The RDMA devices, `mlx5_2` before `mlx5_10`.
+    /// The RDMA devices, in natural order (`mlx5_2` before `mlx5_10`).
     pub rdma: Datum<Vec<RdmaDevice>>,
     /// The network interfaces, by name.
     pub netdevs: Datum<Vec<Netdev>>,
@@ -73,7 +73,7 @@ impl Inventory {
         inventory
     }
 
-    /// The inventory that follows from a tree alone, for captures without sysfs.
+    /// Derives the inventory from a tree alone, for captures without sysfs.
     pub fn of_tree(tree: Datum<Tree>, numa: NumaLayout) -> Self {
         let is_gpu = |function: &&Function| {
             let identity = &function.identity;
@@ -105,11 +105,11 @@ impl Inventory {
         }
     }
 
-    /// Fills in facts that this capture of a node lacks and another capture of it has.
+    /// Fills in facts that this capture lacks and another capture of the same node has.
     #[must_use]
     pub(crate) fn complete(self, other: Self) -> Self {
         let Ok(mut tree) = self.tree else {
-            // Names and links go with the addresses of the tree.
+            // Names and links belong to the addresses of the tree.
             let mut other = other;
             other.rdma = known(other.rdma, self.rdma);
             other.netdevs = known(other.netdevs, self.netdevs);
@@ -139,12 +139,12 @@ impl Inventory {
         whole
     }
 
-    /// The PCI function at an address.
+    /// Returns the PCI function at an address.
     pub fn function(&self, bdf: Bdf) -> Option<&Function> {
         self.tree.as_ref().ok()?.get(bdf)
     }
 
-    /// The distances between its functions, or why the tree is not known.
+    /// Returns the distances between its functions, or why the tree is not known.
     pub fn topology(&self) -> Datum<Topology<'_>> {
         let topology = Topology::new(self.tree.by_ref()?, &self.numa);
         let links = self.nvlinks.iter();
@@ -153,7 +153,7 @@ impl Inventory {
         }))
     }
 
-    /// The RDMA devices that are PCI functions, with these.
+    /// Returns the RDMA devices that are PCI functions, with the function's address.
     pub fn rdma_functions(&self) -> impl Iterator<Item = (&RdmaDevice, Bdf)> {
         self.rdma
             .as_ref()
@@ -163,13 +163,13 @@ impl Inventory {
             .filter_map(|device| Some((device, *device.function.as_ref().ok()?)))
     }
 
-    /// Returns whether the NIC at an address carries data: on baseboards of B200 and later, the
-    /// first NICs manage the NVSwitches and have no network.
+    /// Returns whether the NIC at an address carries data. On B200 and later baseboards, the first NICs only manage the
+    /// NVSwitches and have no network.
     pub fn carries_data(&self, nic: Bdf) -> bool {
         !(self.function(nic)).is_some_and(|function| function.manages_switches)
     }
 
-    /// NVIDIA's NVSwitches.
+    /// Returns NVIDIA's NVSwitches.
     pub fn nvswitches(&self) -> impl Iterator<Item = &Function> {
         self.tree
             .as_ref()
@@ -183,12 +183,12 @@ impl Inventory {
     }
 }
 
-/// The fact from one capture, else from another.
+/// Returns the fact from the first capture that knows it.
 fn known<T>(first: Datum<T>, second: Datum<T>) -> Datum<T> {
     if first.is_unknown() { second } else { first }
 }
 
-/// The sort key of a name: numbers in it compare as numbers.
+/// Returns the sort key of a name: numbers in it compare as numbers.
 fn natural(name: &str) -> Vec<(String, u64)> {
     let mut parts = Vec::new();
     let mut rest = name;

@@ -1,6 +1,5 @@
-//! Records of the kernel's log, in each form in which it is printed: by `dmesg` with any of its
-//! options, by `journalctl` in any of its outputs, by syslog, in `/dev/kmsg`, with and without
-//! times, and with a host's name or a prompt before the line.
+//! Kernel log records, in every printed form: by `dmesg` with any options, by `journalctl` in any output format, by
+//! syslog, in `/dev/kmsg`, with and without times, and with a host name or prompt in front of the line.
 //!
 //! ```
 //! use gdr_node::kernel_log::records;
@@ -16,12 +15,12 @@ use std::borrow::Cow;
 use std::iter::Peekable;
 use std::str::Lines;
 
-/// The most lines that are joined to one record.
+/// The most lines that are joined into one record.
 const MOST_LINES: usize = 16;
-/// Where a mark of the kernel begins at the latest in a line.
+/// The position in a line by which a kernel log marker must start.
 const LONGEST_PREFIX: usize = 120;
 
-/// One record: a message of the kernel, which may have several lines.
+/// A record: one kernel message, which may have several lines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record<'a> {
     /// Its time in seconds since an unspecified origin; `None` if it has none.
@@ -32,14 +31,14 @@ pub struct Record<'a> {
     pub line: &'a str,
 }
 
-/// The records of a log, in order.
+/// Returns the records of a log, in order.
 pub fn records(log: &str) -> impl Iterator<Item = Record<'_>> {
     Records {
         lines: log.lines().peekable(),
     }
 }
 
-/// A record whose lines are known one by one.
+/// A record under construction, line by line.
 #[derive(Clone, Debug)]
 pub struct Growing<'a> {
     first: Split<'a>,
@@ -48,7 +47,7 @@ pub struct Growing<'a> {
 }
 
 impl<'a> Growing<'a> {
-    /// A record that begins with this line.
+    /// Starts a record with its first line.
     pub fn new(line: &'a str) -> Self {
         let first = Split::of(line);
         Self {
@@ -58,7 +57,7 @@ impl<'a> Growing<'a> {
         }
     }
 
-    /// Adds a line where the record goes on in it, and returns whether it does.
+    /// Adds a line if it continues the record. Returns whether it does.
     pub fn push(&mut self, next: &str) -> bool {
         let more = match self.lines < MOST_LINES {
             true => self.first.goes_on(&self.text, next),
@@ -71,19 +70,18 @@ impl<'a> Growing<'a> {
         more.is_some()
     }
 
-    /// The message so far, its lines joined by a space.
+    /// Returns the message so far, its lines joined by a space.
     pub fn text(&self) -> &str {
         &self.text
     }
 }
 
-/// Returns whether a line has a mark of the kernel's log or a time before its message, as the first
-/// line of a record has.
+/// Returns whether a line starts a record: it has a kernel log marker or a time in front of its message.
 pub fn begins_record(line: &str) -> bool {
     Split::of(line).origin != Origin::Unknown
 }
 
-/// Returns whether a text is a kernel log: most of its lines are the kernel's.
+/// Returns whether a text is a kernel log, that is, most of its lines come from the kernel.
 pub(crate) fn is_log(text: &str) -> bool {
     const SAMPLE: usize = 200;
     let lines = || {
@@ -95,7 +93,7 @@ pub(crate) fn is_log(text: &str) -> bool {
     2 * of_kernel > lines().count()
 }
 
-/// The lines of the kernel in a page with other texts, with the lines that continue them.
+/// Returns the kernel's lines in a page of mixed text, with the lines that continue them.
 pub(crate) fn lines_of_kernel(page: &str) -> String {
     let mut found = String::new();
     let mut is_inside = false;
@@ -121,7 +119,7 @@ fn is_of_kernel(line: &str) -> bool {
         || split.text.contains("+0x") && split.text.contains("/0x")
 }
 
-/// Returns whether a message without the kernel's mark begins as messages of its drivers do.
+/// Returns whether a message without a kernel log marker starts like those of its drivers.
 fn begins_like_a_driver(text: &str) -> bool {
     const BEGINNINGS: [&str; 30] = [
         "NVRM: ",
@@ -184,7 +182,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// ` SUBSYSTEM=pci` below a record of `/dev/kmsg`.
+/// Returns whether a line is a property, such as ` SUBSYSTEM=pci` below a record of `/dev/kmsg`.
 fn is_property(line: &str) -> bool {
     let name = line.strip_prefix(' ').and_then(|line| line.split_once('='));
     name.is_some_and(|(name, _)| {
@@ -192,7 +190,7 @@ fn is_property(line: &str) -> bool {
     })
 }
 
-/// A message whose line ends `/dev/kmsg` and JSON escape.
+/// Undoes the escapes of `/dev/kmsg` and JSON.
 fn unescaped(text: &str) -> Cow<'_, str> {
     if !text.contains('\\') {
         return Cow::Borrowed(text);
@@ -204,23 +202,23 @@ fn unescaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(lines.fold(first, |text, line| format!("{text} {}", without_name(line))))
 }
 
-/// A line without the driver's name, which the first line of the record has.
+/// Removes the driver's name, which the record's first line already has.
 fn without_name(line: &str) -> &str {
     line.strip_prefix("NVRM:").map_or(line, str::trim_start)
 }
 
-/// What a line has before its message.
+/// How a line starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// A mark that only the kernel's log has.
+    /// With a marker that only the kernel log has.
     Kernel,
-    /// A time, as many logs have.
+    /// With a time, as in many logs.
     Dated,
-    /// Nothing that is known.
+    /// With nothing known.
     Unknown,
 }
 
-/// A line, split into what stands before the message and the message.
+/// A line, split into prefix and message.
 #[derive(Clone, Copy, Debug)]
 struct Split<'a> {
     seconds: Option<f64>,
@@ -244,7 +242,7 @@ impl<'a> Split<'a> {
         }
     }
 
-    /// Records of `/dev/kmsg`, and of `journalctl -o verbose`, `-o export` and `-o json`.
+    /// Parses records of `/dev/kmsg`, and of `journalctl -o verbose`, `-o export` and `-o json`.
     fn structured(line: &'a str) -> Option<Self> {
         if line.starts_with(|first: char| first.is_ascii_digit())
             && let Some((prefix, text)) = line.split_once(';')
@@ -279,10 +277,10 @@ impl<'a> Split<'a> {
         ))
     }
 
-    /// A line of syslog or `journalctl`, which names the kernel before the message.
+    /// Parses a line of syslog or `journalctl`, which names the kernel in front of the message.
     fn named(line: &'a str) -> Option<Self> {
         const MARKS: [&str; 3] = ["kernel: ", "kernel - - - ", "kernel - - "];
-        // Few lines have any, and this search is the fastest.
+        // Checked first, as few lines have any marker and this is the fastest test.
         if !line.contains("kernel") {
             return None;
         }
@@ -299,7 +297,7 @@ impl<'a> Split<'a> {
         Some(Self::kernel(seconds, inner.text))
     }
 
-    /// A line of `dmesg`, whose time is in brackets, or in the form of ISO 8601.
+    /// Parses a line of `dmesg`, whose time is in brackets or in ISO 8601 form.
     fn stamped(line: &'a str) -> Self {
         if let Some((seconds, text)) = bracketed(line) {
             return Self::kernel(seconds, text);
@@ -337,8 +335,8 @@ impl<'a> Split<'a> {
         }
     }
 
-    /// The part of the record that the next line is, if this record goes on there: a line without
-    /// a time below one that has one, or the rest of a message of NVIDIA's driver.
+    /// Returns the continuation in the next line, if it continues this record: a line without a time after one with a
+    /// time, or the rest of a message of NVIDIA's driver.
     fn goes_on<'b>(&self, so_far: &str, next: &'b str) -> Option<&'b str> {
         let split = Split::of(next);
         if split.text.is_empty() || is_property(next) {
@@ -348,14 +346,14 @@ impl<'a> Split<'a> {
         let is_rest = self.origin != Origin::Unknown
             && split.origin == Origin::Unknown
             && (is_indented || split.text.starts_with("NVRM:"));
-        // The driver prints three lines, which some printers give times of their own.
+        // The driver's message has three lines, which some tools timestamp separately.
         let is_open = so_far.starts_with("NVRM: The NVIDIA") && !so_far.ends_with('.');
         let is_of_driver = is_open && split.text.starts_with("NVRM:");
         (is_rest || is_of_driver).then(|| without_name(split.text))
     }
 }
 
-/// A line without the level of `<6>` or of `dmesg -x` (`kern  :err   : `).
+/// Removes the level, `<6>` or as in `dmesg -x` (`kern  :err   : `).
 fn without_level(line: &str) -> &str {
     if let Some((level, rest)) = line.strip_prefix('<').and_then(|it| it.split_once('>'))
         && level.bytes().all(|b| b.is_ascii_digit())
@@ -375,8 +373,8 @@ fn without_level(line: &str) -> &str {
     }
 }
 
-/// The time in the brackets that a line begins with, and what follows. The time of `dmesg -e` and
-/// `-d` is only relative.
+/// Parses the bracketed time at the start of a line, and returns it with the rest. Times of `dmesg -e` and `-d` are
+/// only relative.
 fn bracketed(line: &str) -> Option<(Option<f64>, &str)> {
     let (inside, text) = line.strip_prefix('[')?.split_once(']')?;
     let inside = inside.trim();
@@ -400,8 +398,8 @@ const MONTHS: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
 
-/// The seconds since an unspecified origin of a date with a time of day, in any of the forms of
-/// logs: only differences matter.
+/// Parses a date with a time of day in any log format, and returns seconds since an unspecified origin: only
+/// differences are meaningful.
 fn time(text: &str) -> Option<f64> {
     let mut month = 0_usize;
     let mut day = None;
@@ -429,7 +427,7 @@ fn time(text: &str) -> Option<f64> {
     first.contains('.').then(|| first.parse().ok())?
 }
 
-/// The seconds of `16:24:18`, also with a fraction and a zone.
+/// Parses `16:24:18`, possibly with a fraction and a zone, and returns seconds.
 fn clock(word: &str) -> Option<f64> {
     let mut parts = word.splitn(3, ':');
     let (hours, minutes, rest) = (parts.next()?, parts.next()?, parts.next()?);

@@ -82,7 +82,7 @@ pub use source::{
     virtual_path,
 };
 
-// The example of the README is a test.
+// Compiles and runs the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! The NUMA nodes of a node.
+//! The NUMA layout of a node.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,12 @@ const NODES: &str = "/sys/devices/system/node";
 /// The most numbers in a list such as `0-63,128-191`.
 const MOST_NUMBERS: u32 = 1 << 16;
 
-/// The NUMA nodes of a node: which are online, how far apart, in which socket.
+/// The NUMA nodes of a node: which are online, how far apart they are, and in which socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumaLayout {
-    /// The nodes that are online, ascending.
+    /// The online nodes, ascending.
     pub online: Datum<Vec<NumaNode>>,
-    /// The distances from each node to the nodes online, in the units of the ACPI SLIT: 10 is a
-    /// node to itself.
+    /// Distances from each node to the online nodes, in ACPI SLIT units: 10 from a node to itself.
     pub distances: BTreeMap<NumaNode, Vec<u32>>,
     /// The socket of each node, by its first CPU. Memory without CPUs has none.
     pub sockets: BTreeMap<NumaNode, u32>,
@@ -27,7 +26,7 @@ pub struct NumaLayout {
 }
 
 impl NumaLayout {
-    /// A layout without any facts.
+    /// Returns a layout about which nothing is known.
     pub fn unknown() -> Self {
         Self {
             online: Err(Absence::NotCollected),
@@ -37,7 +36,7 @@ impl NumaLayout {
         }
     }
 
-    /// A layout with only the number of nodes known, numbered from 0.
+    /// Returns a layout of this many nodes, numbered from 0, about which nothing else is known.
     pub fn of_nodes(count: u32) -> Self {
         Self {
             online: Ok((0..count.min(MOST_NUMBERS)).map(NumaNode).collect()),
@@ -85,7 +84,7 @@ impl NumaLayout {
         layout
     }
 
-    /// The node, if there is exactly one.
+    /// Returns the only node, if there is exactly one.
     pub fn only_node(&self) -> Option<NumaNode> {
         match self.online.as_ref().ok().map(Vec::as_slice) {
             Some([node]) => Some(*node),
@@ -93,14 +92,14 @@ impl NumaLayout {
         }
     }
 
-    /// Returns whether two nodes share a socket, as the quadrants of an EPYC do (NPS2, NPS4) and
-    /// the clusters of a Xeon (SNC).
+    /// Returns whether two nodes share a socket, like the quadrants of an EPYC (NPS2, NPS4) or the clusters of a Xeon
+    /// (SNC).
     pub fn same_socket(&self, a: NumaNode, b: NumaNode) -> Option<bool> {
         Some(self.sockets.get(&a)? == self.sockets.get(&b)?)
     }
 }
 
-/// Reads a list of numbers and ranges, such as `0-2,5`; `None` if the text is not such a list.
+/// Parses a list of numbers and ranges, such as `0-2,5`. Returns `None` if the text is not such a list.
 pub(crate) fn parse_list(text: &str) -> Option<Vec<u32>> {
     let mut numbers = Vec::new();
     for range in text.trim().split(',').filter(|range| !range.is_empty()) {

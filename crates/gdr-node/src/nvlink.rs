@@ -10,23 +10,23 @@ use crate::source::{Source, virtual_path};
 /// A bonded set of NVLinks between two GPUs, direct or through NVSwitches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvLinks {
-    /// The GPU of the lower address.
+    /// The GPU with the lower address.
     pub a: Bdf,
-    /// The other one.
+    /// The GPU with the higher address.
     pub b: Bdf,
     /// The number of links.
     pub count: u8,
 }
 
-/// The NVLinks of a node; empty if NVML did not report them.
+/// Returns the NVLinks of a node; empty if NVML did not report them.
 ///
-/// The number between two GPUs counts their direct links. Two GPUs without direct links that both
-/// have links to switches get the lesser number of those, as in nvidia-smi.
+/// For directly linked GPUs, the number counts their direct links. Two GPUs without direct links that both have links
+/// to switches get the smaller of their numbers, as in nvidia-smi.
 pub(crate) fn read(source: &dyn Source) -> Vec<NvLinks> {
     Probe::read(source, virtual_path::NVML_DEVICES).map_or_else(|_| Vec::new(), |it| between(&it))
 }
 
-/// The most GPUs that are read; machines have fewer.
+/// The most GPUs read; machines have fewer.
 const MOST: usize = 64;
 
 fn between(answer: &Probe<GpuFacts>) -> Vec<NvLinks> {

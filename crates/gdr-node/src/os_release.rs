@@ -1,16 +1,16 @@
-//! `/etc/os-release`: which distribution a node runs.
+//! `/etc/os-release`: the distribution of a node.
 
 use crate::source::{Absence, Datum, Source};
 
 /// The file.
 const OS_RELEASE: &str = "/etc/os-release";
 
-/// A distribution, as it calls itself.
+/// A distribution, as it identifies itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OsRelease {
-    /// Its name and version, for people.
+    /// The human-readable name and version.
     pub name: String,
-    /// Its name for programs, and those that it is made after: `sles`, `suse`.
+    /// Its ID, and those of the distributions it is based on: `sles`, `suse`.
     ids: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ impl OsRelease {
     /// Reads the file of a node.
     ///
     /// # Errors
-    /// Why it cannot be read; [`Absence::Missing`] without a name.
+    /// The reason why it cannot be read; [`Absence::Missing`] if it contains no name.
     pub fn read(source: &dyn Source) -> Datum<Self> {
         Self::parse(&source.text(OS_RELEASE)?).ok_or(Absence::Missing)
     }
@@ -52,7 +52,7 @@ impl OsRelease {
         })
     }
 
-    /// The family, if it is a known one.
+    /// Returns the family, if it is a known one.
     pub fn family(&self) -> Option<DistributionFamily> {
         self.ids.iter().find_map(|id| match id.as_str() {
             "debian" | "ubuntu" => Some(DistributionFamily::Debian),
@@ -66,7 +66,7 @@ impl OsRelease {
 }
 
 impl DistributionFamily {
-    /// The command that installs NVIDIA's driver with the open kernel modules, from NVIDIA's repository.
+    /// Returns the command that installs NVIDIA's driver with the open kernel modules, from NVIDIA's repository.
     pub const fn driver_command(self) -> &'static str {
         match self {
             Self::Debian => "sudo apt install nvidia-open",

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::source::{Absence, Datum, Errno, Source};
 
-/// `EBADMSG` of Linux: the file is not an answer.
+/// `EBADMSG` of Linux: the file does not contain an answer.
 const BAD_MESSAGE: Errno = Errno(74);
 
 /// The answer of one library.
@@ -20,7 +20,7 @@ pub struct Probe<D> {
     /// The version of NVIDIA's kernel driver, of the answer of NVML or nvidia-smi: `580.95.05`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_driver: Option<String>,
-    /// The error of a library that is installed and fails.
+    /// The error, if the library is installed but fails.
     #[serde(default)]
     pub error: Option<String>,
     /// The devices that the library lists; empty if it failed.
@@ -28,11 +28,10 @@ pub struct Probe<D> {
     pub devices: Vec<D>,
 }
 
-/// The facts that CUDA or NVML reports about a GPU. Each library leaves out what it does not
-/// report.
+/// Facts that CUDA or NVML reports about a GPU. Each library leaves out what it does not report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuFacts {
-    /// Its number in CUDA's order.
+    /// Its ordinal in CUDA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordinal: Option<u32>,
     /// Its name: `NVIDIA H100 PCIe`.
@@ -62,16 +61,16 @@ pub struct GpuFacts {
     /// Whether ECC is enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_enabled: Option<bool>,
-    /// Whether it is divided into instances (MIG).
+    /// Whether it is partitioned (MIG).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<bool>,
     /// Whether it stays initialized without a process (persistence mode).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistence: Option<bool>,
-    /// The processes that use it; `None` where that is not reported.
+    /// The processes using it; `None` if that is not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<GpuProcess>>,
-    /// The other ends of its active NVLinks.
+    /// The remote ends of its active NVLinks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvlinks: Vec<NvLinkEnd>,
 }
@@ -79,12 +78,12 @@ pub struct GpuFacts {
 /// A process that uses a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcess {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// The name of its program, without the folder.
+    /// Its program's name, without the directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The GPU memory that it holds, in bytes.
+    /// The GPU memory that it uses, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
 }
@@ -92,7 +91,7 @@ pub struct GpuProcess {
 /// The other end of an active NVLink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvLinkEnd {
-    /// What is there.
+    /// The kind of device.
     pub kind: NvLinkKind,
     /// Its PCI address; `None` for a device that is not a PCI function of this machine.
     #[serde(default)]
@@ -112,8 +111,8 @@ pub enum NvLinkKind {
     Other,
 }
 
-/// The facts that libibverbs reports about an RDMA device. Firmware and on-demand paging are absent
-/// and the list of ports is empty if libibverbs could not open it.
+/// Facts that libibverbs reports about an RDMA device. If libibverbs could not open it, firmware and on-demand paging
+/// are absent and the list of ports is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaFacts {
     /// Its name: `mlx5_0`.
@@ -142,16 +141,16 @@ pub struct PortFacts {
     pub active_mtu: Option<u32>,
 }
 
-/// Whether the driver of an RDMA device imports dma-bufs. In JSON `supported`, `unsupported` or
-/// the reason why it is not known.
+/// Whether an RDMA device's driver can import dma-bufs. In JSON: `supported`, `unsupported`, or the reason why it is
+/// unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum DmaBufImport {
-    /// It does.
+    /// It can.
     Supported,
-    /// It does not.
+    /// It cannot.
     Unsupported,
-    /// It could not be tried, for this reason.
+    /// Unknown, because it could not be tried, for this reason.
     Unknown(String),
 }
 
@@ -176,7 +175,7 @@ impl From<DmaBufImport> for String {
 }
 
 impl<D: Serialize + for<'a> Deserialize<'a>> Probe<D> {
-    /// The answer of a library that works.
+    /// Returns the answer of a working library.
     pub fn of(devices: Vec<D>) -> Self {
         Self {
             driver_version: None,
@@ -186,7 +185,7 @@ impl<D: Serialize + for<'a> Deserialize<'a>> Probe<D> {
         }
     }
 
-    /// The answer of a library that is installed and fails.
+    /// Returns the answer of a library that is installed but fails.
     pub fn failed(error: String) -> Self {
         Self {
             error: Some(error),
@@ -198,13 +197,13 @@ impl<D: Serialize + for<'a> Deserialize<'a>> Probe<D> {
     ///
     /// # Errors
     ///
-    /// The absence of the file; [`Absence::Failed`] if it is not an answer.
+    /// The file's absence; [`Absence::Failed`] if it does not contain an answer.
     pub fn read(source: &dyn Source, path: &str) -> Datum<Self> {
         let text = source.text(path)?;
         serde_json::from_str(&text).map_err(|_| Absence::Failed(BAD_MESSAGE))
     }
 
-    /// The contents of the virtual file.
+    /// Returns the contents of the virtual file.
     ///
     /// # Errors
     ///
@@ -217,14 +216,14 @@ impl<D: Serialize + for<'a> Deserialize<'a>> Probe<D> {
 }
 
 impl Probe<GpuFacts> {
-    /// The facts about the GPU at an address.
+    /// Returns the facts about the GPU at an address.
     pub fn gpu(&self, bdf: Bdf) -> Option<&GpuFacts> {
         (self.devices.iter()).find(|device| device.pci.parse() == Ok(bdf))
     }
 }
 
 impl Probe<RdmaFacts> {
-    /// The facts about the RDMA device of a name.
+    /// Returns the facts about the RDMA device of a name.
     pub fn device(&self, name: &str) -> Option<&RdmaFacts> {
         self.devices.iter().find(|device| device.name == name)
     }
@@ -249,7 +248,7 @@ mod tests {
         assert_eq!(verbs.to_file(), node.read(virtual_path::VERBS_DEVICES));
     }
 
-    /// The names are in archives that were written earlier.
+    /// Existing archives contain these names.
     #[test]
     fn the_names_of_the_fields_do_not_change() {
         let gpu = r#"{"pci":"0000:18:00.0","compute_mode":3,"ecc_enabled":false,"nvlinks":[{"kind":"switch","pci":null}]}"#;

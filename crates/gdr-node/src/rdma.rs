@@ -1,4 +1,4 @@
-//! RDMA devices and network interfaces, and the PCI functions they are.
+//! RDMA devices and network interfaces, with their PCI functions.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ use crate::source::{Absence, Datum, Source, virtual_path};
 /// ib_port_state`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PortState {
-    /// The link does not work.
+    /// The link is down.
     Down,
-    /// The link works; the subnet manager has not configured the port.
+    /// The link is up, but the subnet manager has not configured the port.
     Init,
-    /// The subnet manager has configured the port and has not activated it.
+    /// The subnet manager has configured the port, but not activated it.
     Armed,
     /// The port carries data.
     Active,
-    /// Another state, by the kernel's name for it: `NOP`, `ACTIVE_DEFER`.
+    /// Another state, in the kernel's words: `NOP`, `ACTIVE_DEFER`.
     Other(String),
 }
 
@@ -53,9 +53,9 @@ pub struct RdmaPort {
     pub number: u32,
     /// Its logical state.
     pub state: Datum<PortState>,
-    /// Its physical state without the number before it: `LinkUp`, `Polling`, `Disabled`.
+    /// Its physical state, without the leading number: `LinkUp`, `Polling`, `Disabled`.
     pub physical_state: Datum<String>,
-    /// Its rate as the kernel words it: `400 Gb/sec (4X NDR)`.
+    /// Its rate, in the kernel's words: `400 Gb/sec (4X NDR)`.
     pub rate: Datum<String>,
     /// `InfiniBand` or `Ethernet`.
     pub link_layer: Datum<String>,
@@ -68,9 +68,9 @@ pub struct RdmaDevice {
     pub name: String,
     /// Its PCI function; [`Absence::Missing`] for a software device.
     pub function: Datum<Bdf>,
-    /// The version of its firmware.
+    /// Its firmware version.
     pub firmware: Datum<String>,
-    /// The PSID of its board.
+    /// Its board's PSID.
     pub board: Datum<String>,
     /// Its ports, by number.
     pub ports: Vec<RdmaPort>,
@@ -81,19 +81,19 @@ pub struct RdmaDevice {
 pub struct Netdev {
     /// Its name: `ens1np0`.
     pub name: String,
-    /// The PCI function it is; [`Absence::Missing`] for one made of software.
+    /// Its PCI function; [`Absence::Missing`] for a software interface.
     pub function: Datum<Bdf>,
     /// Its hardware address, as the kernel writes it.
     pub address: Datum<String>,
-    /// Which port of the function it is, from 0.
+    /// The port of the function that it uses, from 0.
     pub port: Datum<u32>,
-    /// The longest packet, in bytes.
+    /// The MTU, in bytes.
     pub mtu: Datum<u32>,
     /// `up`, `down` and so on.
     pub state: Datum<String>,
     /// The driver of its function.
     pub driver: Datum<String>,
-    /// The version of its firmware, where a capture of `ethtool -i` has it.
+    /// Its firmware version, if captured from `ethtool -i`.
     pub firmware: Datum<String>,
 }
 
@@ -125,8 +125,8 @@ impl RdmaDevice {
         })
     }
 
-    /// The interfaces of the same hardware: on the same function and, if it has several ports, on a
-    /// port of this device.
+    /// Returns the interfaces of the same hardware: those on the same function and, if it has several ports, on a port
+    /// of this device.
     pub fn netdevs<'a>(&self, all: &'a [Netdev]) -> Vec<&'a Netdev> {
         let function = self.function.as_ref().ok();
         let same = |netdev: &&Netdev| {
@@ -165,7 +165,7 @@ impl RdmaPort {
 }
 
 impl Netdev {
-    /// Reads all network interfaces that the reader's network namespace shows, by name.
+    /// Reads all network interfaces visible in the reader's network namespace, by name.
     pub fn read_all(source: &impl Source) -> Datum<Vec<Self>> {
         const CLASS: &str = "/sys/class/net";
         source.list(CLASS).map(|names| {
@@ -188,7 +188,7 @@ impl Netdev {
     }
 }
 
-/// A number as the kernel writes it, decimal or `0x`.
+/// Parses a number in the kernel's notation, decimal or `0x`.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
@@ -196,8 +196,8 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// The PCI function of a class device: the last address in the path of its `device`, which may be
-/// below the function (an auxiliary or a virtio device).
+/// Returns a class device's PCI function: the last address in the path of its `device`, which may be below the function
+/// (an auxiliary or virtio device).
 fn function_of(source: &impl Source, path: &str) -> Datum<Bdf> {
     source.link(&format!("{path}/device")).and_then(|_| {
         source.resolve(&format!("{path}/device")).and_then(|path| {

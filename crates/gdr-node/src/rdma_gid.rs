@@ -4,27 +4,27 @@ use std::net::Ipv6Addr;
 
 use crate::source::{Absence, Datum, DatumExt, Source};
 
-/// An entry of a port's GID table that is in use.
+/// A populated entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaGid {
     /// Its index in the table.
     pub index: u32,
     /// The GID itself.
     pub address: Ipv6Addr,
-    /// Its type by the kernel's name: `RoCE v2`, or `IB/RoCE v1`.
+    /// Its type in the kernel's words: `RoCE v2`, or `IB/RoCE v1`.
     pub version: Option<String>,
     /// The network interface of its address.
     pub netdev: Option<String>,
 }
 
 impl RdmaGid {
-    /// Reads the entries of a port that are in use, by index. Absent if an entry or its type is not
-    /// readable, since that entry may be the one that matters.
+    /// Reads the populated entries of a port, by index. Absent if an entry or its type is unreadable, since that entry
+    /// may be the one that matters.
     pub fn read_all(source: &dyn Source, device: &str, port: u32) -> Datum<Vec<Self>> {
         let path = format!("/sys/class/infiniband/{device}/ports/{port}");
         let indices = source.list(&format!("{path}/gids"))?;
-        // Each entry has a file in every directory. If an index is in one directory only, the
-        // capture has left out the other file.
+        // Each entry has a file in every directory. If an index is in one directory only, the capture lacks the other
+        // file.
         let types = source.list(&format!("{path}/gid_attrs/types"));
         let types = types.ok().unwrap_or_default();
         if types.iter().any(|index| !indices.contains(index)) {
@@ -42,7 +42,7 @@ impl RdmaGid {
             let (Some(address), Ok(number)) = (entry, index.parse()) else {
                 continue;
             };
-            // The table of an InfiniBand port may have a prefix without a GUID.
+            // An InfiniBand port's table may contain a prefix without a GUID.
             if address.is_unspecified() || address.segments()[4..] == [0; 4] {
                 continue;
             }
@@ -61,13 +61,12 @@ impl RdmaGid {
         Ok(gids)
     }
 
-    /// Returns whether packets to it are routable: an IPv4 address, or an IPv6 address that is not
-    /// link-local.
+    /// Returns whether packets to it can be routed: an IPv4 address, or an IPv6 address that is not link-local.
     pub fn is_routable(&self) -> bool {
         self.is_ipv4() || !self.address.is_unicast_link_local()
     }
 
-    /// Returns whether it stands for an IPv4 address: `::ffff:10.0.0.1`.
+    /// Returns whether it represents an IPv4 address: `::ffff:10.0.0.1`.
     pub fn is_ipv4(&self) -> bool {
         self.address.to_ipv4_mapped().is_some()
     }

@@ -1,5 +1,5 @@
-//! Captures of real machines, where they lie beside the workspace in `../shared/data`. They are
-//! not ours to pass on; a test whose capture is not there says so and passes.
+//! Captures of real machines, if present beside the workspace in `../shared/data`. They cannot be redistributed; a test
+//! whose capture is missing says so and passes.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::fs;
@@ -10,7 +10,7 @@ use gdr_node::pci::{Function, Tree};
 use gdr_node::topology::{NcclClass, NcclGraph, SmiClass, Topology};
 use gdr_node::{Bdf, Inventory, NumaLayout};
 
-/// The capture with this name, or `None` and a word about it.
+/// Returns the capture with this name. If it is missing, prints that and returns `None`.
 fn capture(name: &str) -> Option<String> {
     let path = root().join(name);
     let text = fs::read(&path)
@@ -47,7 +47,7 @@ fn bdf(text: &str) -> Bdf {
     text.parse().unwrap()
 }
 
-/// The GPUs in the order of nvidia-smi, which orders by address.
+/// Returns the GPUs in the order of nvidia-smi, which orders by address.
 fn gpus(tree: &Tree) -> Vec<Bdf> {
     tree.functions()
         .filter(|f| f.identity.is_nvidia_gpu())
@@ -55,7 +55,7 @@ fn gpus(tree: &Tree) -> Vec<Bdf> {
         .collect()
 }
 
-/// Compares each cell that the matrix has with the rule.
+/// Compares each cell of the matrix with the rule.
 fn compare(
     matrix: &topo_matrix::TopoMatrix,
     topology: &Topology<'_>,
@@ -112,7 +112,7 @@ fn the_ports_between_two_gpus_of_one_switch_redirect_nothing() {
             "{port}: {acs:?}"
         );
     }
-    // A GPU that idles lowers its speed; what it could do is another matter.
+    // An idle GPU lowers its speed, but not its capability.
     assert_eq!(relation.capable.unwrap().0.to_string(), "63.0 GB/s");
 }
 
@@ -122,8 +122,7 @@ fn the_matrix_of_a_threadripper_without_proximity_follows_from_its_tree() {
         return;
     };
     let devices = lspci::read(&notes).unwrap().functions;
-    // The notes list a few functions in full and draw the tree; this is the part of the drawing
-    // above those functions.
+    // The notes list a few functions in full and draw the tree; this reproduces the drawing above those functions.
     let bridge = |at: &str, bus: u8| {
         let mut bridge = Function::new(bdf(at));
         bridge.bridge = Some(gdr_node::pci::BusRange {
@@ -170,7 +169,7 @@ fn every_matrix_is_read_whole() {
         for matrix in topo_matrix::read_all(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
         {
             matrices += 1;
-            // Two of the files end within a matrix.
+            // Two of the files are truncated within a matrix.
             if !name.contains(".partial") && !name.contains("stas00") {
                 assert_eq!(matrix.rows.len(), matrix.devices.len(), "{name}");
             }
@@ -197,7 +196,7 @@ fn every_raw_dump_of_config_space_is_read() {
         for function in &listing.functions {
             assert!(function.identity.class.is_some(), "{name}: {function:?}");
         }
-        // What the bytes say is what lspci said in words, where both are there.
+        // Where both exist, the bytes agree with lspci's text.
         if name.contains("cap-exp-lnkcap2") {
             let in_words: String = text
                 .lines()
@@ -265,7 +264,7 @@ fn every_topology_of_nccl_is_read_and_joins_all_of_its_devices() {
 
 #[test]
 fn the_graph_that_nccl_searched_on_ncv4_has_its_distance() {
-    // `typeintra="SYS"`: the worst path between two GPUs, of those that NCCL used.
+    // `typeintra="SYS"`: the worst path between two GPUs that NCCL used.
     let (Some(graph), Some(searched)) = (
         nccl("nccl-xml/azure/ncv4-topo.xml"),
         capture("nccl-xml/azure/ncv4-graph.xml"),
@@ -339,7 +338,7 @@ fn a_nested_switch_is_pxb_and_xgmi_counts_as_nvlink() {
     );
 }
 
-/// What a capture holds, read as a file of unknown kind.
+/// Reads a capture as a file of unknown kind.
 fn of_unknown_kind(name: &str) -> Option<Capture> {
     let path = root().join(name);
     let Ok(bytes) = fs::read(&path) else {
@@ -407,7 +406,7 @@ fn notes_with_a_drawing_and_a_list_give_the_matrix_in_them() {
 #[test]
 fn each_capture_is_taken_for_what_it_is() {
     for (name, _) in captures_in("topo-m") {
-        // Beside some matrices lies what numactl printed.
+        // Some matrices are accompanied by numactl's output.
         if !name.contains(".numa.") {
             let capture = of_unknown_kind(&name).unwrap();
             assert!(matches!(capture, Capture::Matrices(_)), "{name}");
@@ -415,7 +414,7 @@ fn each_capture_is_taken_for_what_it_is() {
     }
     for maker in ["aws", "azure", "rccl"] {
         for (name, _) in captures_in(&format!("nccl-xml/{maker}")) {
-            // The graphs of NCCL are another kind of file.
+            // NCCL's graphs are a different kind of file.
             if !name.contains("graph") {
                 let capture = of_unknown_kind(&name).unwrap();
                 assert!(matches!(capture, Capture::Nccl(_)), "{name}");

@@ -1,4 +1,4 @@
-//! No input makes a reader panic, whatever it is.
+//! No input makes a reader panic.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use gdr_node::import::{lspci, nccl_xml, topo_matrix};
@@ -8,7 +8,7 @@ use gdr_node::{Bdf, MemorySource, NumaLayout, Source};
 use proptest::prelude::*;
 
 fn bdf() -> impl Strategy<Value = Bdf> {
-    // Few addresses, so that bridges, devices and circles meet.
+    // From few addresses, so that bridges, devices and cycles coincide.
     (0_u32..2, 0_u8..6, 0_u8..3, 0_u8..2).prop_map(|(domain, bus, device, function)| Bdf {
         domain,
         bus,
@@ -28,7 +28,7 @@ fn function() -> impl Strategy<Value = Function> {
     })
 }
 
-/// Lines that a tool might print, out of order and cut.
+/// Generates lines that a tool might print, out of order and truncated.
 fn lines(of: &'static [&'static str]) -> impl Strategy<Value = String> {
     let line = prop_oneof![
         4 => proptest::sample::select(of).prop_map(str::to_owned),
@@ -130,7 +130,7 @@ fn exercise(tree: &Tree) {
             assert!(steps.len() <= 2 * tree.len() + 6);
             assert_eq!(distances.smi(i, j), Some(relation.smi));
             assert_eq!(distances.ucx(i, j), Some(relation.ucx.class));
-            // The graph knows too little about two devices on one bus whose bridge is missing.
+            // The graph has too little information about two devices on a bus whose bridge is missing.
             if !matches!(relation.ancestor, Ancestor::Bus(_)) {
                 let graph = NcclGraph::from_tree(tree, &[*a, *b]);
                 assert_eq!(Some(relation.nccl), graph.class(*a, *b), "{a} {b}");
@@ -160,7 +160,7 @@ proptest! {
         mut bytes in proptest::collection::vec(any::<u8>(), 4096..=4096),
         pointer in 0x40_u8..,
     ) {
-        // A chain is there, and the first capability is PCI Express.
+        // There is a capability list, and its first entry is PCI Express.
         bytes[0x00] = 0;
         bytes[0x06] |= 0x10;
         bytes[0x0e] = 0;

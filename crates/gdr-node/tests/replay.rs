@@ -1,5 +1,5 @@
-//! Nodes that exist, from captures beside the workspace in `../shared/data`: an archive of one
-//! says what the node says. A test whose capture is not there says so and passes.
+//! Real nodes, from captures beside the workspace in `../shared/data`: an archive gives the same answers as its node. A
+//! test whose capture is missing says so and passes.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::fs;
@@ -10,7 +10,7 @@ use gdr_node::archive::{Archive, Origin};
 use gdr_node::compare::{Facts, differences};
 use gdr_node::{Inventory, LiveRoot, collect};
 
-/// Collects the node in a capture of hwloc, and what the archive says, against what the node says.
+/// Collects the node in an hwloc capture, and compares the archive's answers with the node's.
 fn replay(name: &str) {
     let capture = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../shared/data/hwloc")
@@ -33,7 +33,7 @@ fn replay(name: &str) {
         );
         return;
     }
-    // The archives of hwloc hold one directory.
+    // hwloc's archives contain one directory.
     let inside = fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap();
     let node = LiveRoot::at(inside.path());
     let collected = collect::collect(&node, Origin::default(), |_| {});

@@ -1,5 +1,5 @@
-//! Captures of sysfs, where they lie beside the workspace in `../shared/data`, unpacked by tar. A
-//! test whose capture is not there says so and passes.
+//! Captures of sysfs, if present beside the workspace in `../shared/data`, unpacked by tar. A test whose capture is
+//! missing says so and passes.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::fs;
@@ -12,7 +12,7 @@ use gdr_node::topology::{Place, SmiClass, Topology, UcxClass};
 use gdr_node::{Absence, Bdf, LiveRoot, Netdev, NumaLayout, RdmaDevice};
 use tempfile::TempDir;
 
-/// A capture, unpacked; `None` and a word about it where it or tar is not there.
+/// Unpacks a capture. If it or tar is missing, prints that and returns `None`.
 fn unpacked(name: &str) -> Option<TempDir> {
     let archive = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../shared/data")
@@ -40,7 +40,7 @@ fn unpacked(name: &str) -> Option<TempDir> {
     }
 }
 
-/// The node in a capture of hwloc, whose archives hold one directory.
+/// Returns the node in an hwloc capture, whose archives contain one directory.
 fn hwloc(name: &str) -> Option<(TempDir, LiveRoot)> {
     let dir = unpacked(&format!("hwloc/{name}.tar.bz2"))?;
     let inside = fs::read_dir(dir.path())
@@ -67,7 +67,7 @@ fn a_node_of_137_functions_keeps_every_parent_that_its_buses_give() {
     };
     let tree = tree(&root);
     assert_eq!(tree.len(), 137);
-    // The directories of sysfs and the bus numbers in config space tell the same tree.
+    // The directories of sysfs and the bus numbers in config space describe the same tree.
     let by_buses = Tree::from_bus_numbers(tree.functions().cloned());
     for function in tree.functions() {
         assert_eq!(

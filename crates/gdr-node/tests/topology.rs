@@ -1,4 +1,4 @@
-//! Each rule of distance on a small tree of its own.
+//! Each distance rule, on a small tree of its own.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use gdr_node::pci::{
@@ -53,8 +53,8 @@ fn with_link(mut function: Function, speed: LinkSpeed, width: u8) -> Function {
     function
 }
 
-/// Two sockets. On the first: a switch with a GPU, a NIC of two ports and a nested switch with a
-/// GPU; a GPU on another root port of the same host bridge; a NIC on another host bridge.
+/// Returns a server with two sockets. The first has a switch with a GPU, a NIC with two ports and a nested switch with
+/// a GPU; a GPU on another root port of the same host bridge; and a NIC on another host bridge.
 fn server() -> Tree {
     Tree::from_bus_numbers([
         bridge("40:01.1", 0x41, 0x4f, 0),
@@ -135,7 +135,7 @@ fn the_way_over_a_host_bridge_ends_at_root_ports() {
         ["40:03.1", "40:01.1", "41:00.0", "42:00.0"].map(bdf)
     );
     assert_contains!(relation.why, "pci0000:40");
-    // 3500 MB/s, or 19200 MB/s shared among the six names that differ.
+    // 3500 MB/s, or 19200 MB/s shared by the six path components that differ.
     let bandwidth = relation.ucx.bandwidth.unwrap().0;
     assert_eq!(bandwidth, 19_200 * (1 << 20) / 6);
 }
@@ -179,7 +179,7 @@ fn two_functions_of_a_card_under_a_root_port_are_pix() {
     assert_eq!((relation.smi, relation.ports.len()), (SmiClass::Pix, 0));
 }
 
-/// Virtual functions of a NIC spill over to the next bus, which no bridge names as its own.
+/// A NIC's virtual functions spill over to the next bus, which is no bridge's secondary bus.
 #[test]
 fn a_virtual_function_is_as_near_as_the_physical_one() {
     let mut virtual_function = nic("44:00.1", 0);
@@ -223,7 +223,7 @@ fn without_proximity_one_node_is_taken_and_of_several_none() {
     assert!(one.notes.contains(&Note::NoProximity(bdf("c1:00.0"))));
     let two = between(&missing, &NumaLayout::of_nodes(2), "c1:00.0", "21:00.0");
     assert_eq!(two.smi, SmiClass::Sys);
-    // NCCL and UCX take devices without a node for neighbours.
+    // NCCL and UCX treat devices without a node as neighbors.
     assert_eq!((two.nccl, two.ucx.class), (NcclClass::Phb, UcxClass::Node));
     let unknown = tree(Err(Absence::NotCollected));
     let unknown = between(&unknown, &NumaLayout::unknown(), "c1:00.0", "21:00.0");

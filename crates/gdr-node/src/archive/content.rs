@@ -1,10 +1,10 @@
-//! The recorded reads of a node, and the answers that follow from them.
+//! Recorded reads of a node, and the answers that they imply.
 
 use std::collections::BTreeMap;
 
 use crate::source::{Absence, Datum, MAX_ENTRIES, Source, path};
 
-/// The reads of one path and their answers. The path has no links above it.
+/// The reads of one path, with their answers. No directory above the path is a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathRecord {
     pub(crate) file: Option<Datum<Vec<u8>>>,
@@ -12,11 +12,10 @@ pub(crate) struct PathRecord {
     pub(crate) link: Option<Datum<String>>,
 }
 
-/// The recorded reads of a node, and the answers that follow from them.
+/// Recorded reads of a node, and the answers that they imply.
 ///
-/// A read that was not recorded is [`Absence::NotCollected`], unless another answer decides it: a
-/// name that is not in a listed directory is missing, nothing exists below a file, and a file is
-/// neither a directory nor a link.
+/// A read that was not recorded is [`Absence::NotCollected`], unless another answer implies it: a name absent from a
+/// listed directory is missing, nothing exists below a file, and a file is neither a directory nor a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
     paths: BTreeMap<String, PathRecord>,
@@ -27,7 +26,7 @@ impl Content {
         if !self.paths.contains_key(at) {
             self.paths.insert(at.to_owned(), PathRecord::default());
         }
-        // Inserted above if it was not there.
+        // Inserted above if absent.
         self.paths.entry(at.to_owned()).or_default()
     }
 
@@ -43,7 +42,7 @@ impl Content {
         self.paths.len()
     }
 
-    /// What follows about the file at a path from reads of other paths.
+    /// Returns what other reads imply about the file at a path.
     pub(crate) fn implied_file<T>(&self, at: &str) -> Datum<T> {
         if self.is_directory(at) {
             return Err(Absence::Missing);
@@ -51,7 +50,7 @@ impl Content {
         self.implied_by_above(at)
     }
 
-    /// What follows about the directory at a path.
+    /// Returns what other reads imply about the directory at a path.
     pub(crate) fn implied_list<T>(&self, at: &str) -> Datum<T> {
         if self.is_file(at) {
             return Err(Absence::Missing);
@@ -59,8 +58,8 @@ impl Content {
         self.implied_by_above(at)
     }
 
-    /// What follows about the link at a path: a recorded read of the path or below it followed
-    /// every link first, so the path itself is not one.
+    /// Returns what other reads imply about the link at a path. A recorded read of the path or below it followed all
+    /// links first, so the path itself is not one.
     pub(crate) fn implied_link<T>(&self, at: &str) -> Datum<T> {
         let below = format!("{}/", at.trim_end_matches('/'));
         let asked = |record: &PathRecord| record.file.is_some() || record.list.is_some();
@@ -87,7 +86,7 @@ impl Content {
                 })
     }
 
-    /// What follows about a path from the directories above it.
+    /// Returns what the directories above imply about a path.
     fn implied_by_above<T>(&self, at: &str) -> Datum<T> {
         let mut below = at;
         while let Some((above, name)) = below.rsplit_once('/') {
@@ -99,7 +98,7 @@ impl Content {
                 list: Some(Ok(names)),
                 ..
             }) = self.get(directory)
-                // A name that a cut list does not have may exist.
+                // A name missing from a truncated list may exist.
                 && names.len() < MAX_ENTRIES
                 && names.binary_search_by(|known| known.as_str().cmp(name)).is_err()
             {
@@ -110,7 +109,7 @@ impl Content {
         Err(Absence::NotCollected)
     }
 
-    /// The target of the link at a path by recorded reads only, for [`path::resolve`].
+    /// Returns the target of the link at a path, by recorded reads only, for [`path::resolve`].
     pub(crate) fn raw_link(&self, at: &str) -> Datum<String> {
         match self.get(at).and_then(|record| record.link.as_ref()) {
             Some(link) => link.clone(),

@@ -13,7 +13,7 @@ pub enum ArchiveError {
     #[error("{path}: {source}", path = path.display())]
     #[allow(missing_docs, reason = "the names say it")]
     File { path: PathBuf, source: io::Error },
-    /// It is a file of another kind.
+    /// It is not an archive.
     #[error(
         "this is not an archive of a node: {0}; create one with `gdr collect`, or pass other captures \
          to `gdr topo --from`"
@@ -22,10 +22,10 @@ pub enum ArchiveError {
     /// It ends before its last entry.
     #[error("the archive is cut off: {0}; copy it again")]
     Truncated(String),
-    /// Its compressed stream or its headers are wrong.
+    /// Its compressed stream or headers are invalid.
     #[error("the archive is damaged: {0}; copy it again")]
     Damaged(String),
-    /// It was written in a version of the format that this crate does not read.
+    /// Its format version is not one that this crate reads.
     #[error(
         "the archive has format version {found}, but this program reads version {known}; use the \
          version of gdr that wrote it ({writer})"
@@ -45,10 +45,10 @@ pub enum ArchiveError {
     #[error("the archive's entry `{path}` is {kind}, but archives contain only files and links")]
     #[allow(missing_docs, reason = "the names say it")]
     Kind { path: String, kind: &'static str },
-    /// Two entries have one path.
+    /// Two entries have the same path.
     #[error("the archive contains `{0}` twice: the entries contradict each other")]
     Duplicate(String),
-    /// It is over a limit.
+    /// It exceeds a limit.
     #[error("the archive is too large for a node: it has more than {0}")]
     TooLarge(Limit),
     /// A name cannot be searched for.

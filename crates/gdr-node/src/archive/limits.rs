@@ -1,27 +1,26 @@
-//! How large an archive may be.
+//! Size limits of archives.
 
 use std::fmt;
 use std::io::{self, Read};
 
 use crate::source::MAX_FILE;
 
-/// The most entries. About 30 files are kept for each PCI function; nodes with thousands of
-/// virtual functions exist.
+/// The most entries. About 30 files are kept per PCI function, and nodes may have thousands of virtual functions.
 pub(super) const ENTRIES: usize = 250_000;
 /// The most bytes of the manifest.
 pub(super) const MANIFEST: u64 = 16 << 20;
 /// The most bytes of all files together.
 pub(super) const CONTENT: u64 = 64 << 20;
-/// The most bytes of the unpacked archive, headers and padding included.
+/// The most bytes when unpacked, headers and padding included.
 pub(super) const UNPACKED: u64 = 256 << 20;
-/// The longest path and the longest target of a link, `PATH_MAX` of Linux.
+/// The longest path and link target, `PATH_MAX` of Linux.
 pub(super) const PATH: usize = 4096;
-/// How many bytes a compressed byte may become, once more than [`FREE`] came out: small files
-/// padded to blocks are mostly zeros, bombs reach a thousand.
+/// The most output bytes per compressed byte, once more than [`FREE`] bytes were unpacked: small files padded to blocks
+/// are mostly zeros, while decompression bombs reach a thousand.
 const RATIO: u64 = 250;
 const FREE: u64 = 4 << 20;
 
-/// A limit that an archive is over.
+/// A limit that an archive exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
@@ -35,7 +34,7 @@ pub enum Limit {
     Content,
     /// Bytes unpacked.
     Unpacked,
-    /// Bytes that come of one compressed byte.
+    /// Output bytes per compressed byte.
     Ratio,
     /// Bytes of a path.
     Path,
@@ -55,7 +54,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// The archive is over a limit, as an I/O error that passes through other libraries.
+/// The archive exceeds a limit; an I/O error, to pass through other libraries.
 #[derive(Debug)]
 pub(super) struct Exceeded(pub(super) Limit);
 
@@ -95,7 +94,7 @@ pub(super) struct Bounded<R> {
 }
 
 impl<R: Read> Bounded<R> {
-    /// `compressed` has the number of bytes before decompression, if that differs.
+    /// `compressed` returns the number of bytes before decompression, if that differs.
     pub(super) fn new(inner: R, compressed: fn(&R) -> Option<u64>) -> Self {
         Self {
             inner,

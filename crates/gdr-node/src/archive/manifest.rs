@@ -1,4 +1,4 @@
-//! The first entry of an archive: its origin, and the facts that are not files.
+//! The first entry of an archive: its origin, and facts that are not files.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::source::{Absence, Source, virtual_path};
 pub(super) const NAME: &str = "gdr-archive.json";
 /// The name of the format.
 pub(super) const SCHEMA: &str = "gdr-archive";
-/// The version of the format that is written, and the only one that is read.
+/// The format version that is written, and the only one that is read.
 pub(super) const VERSION: u32 = 1;
 
-/// Which node was collected, when and by whom.
+/// Which node was collected, when, and by which version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// The version of gdr that collected it.
@@ -33,7 +33,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The origin by the node's own files; the caller supplies the version of gdr and the time.
+    /// Determines the origin from the node's own files; the caller supplies the version of gdr and the time.
     pub fn of(source: &dyn Source, gdr: &str, collected: u64) -> Self {
         let line = |path: &str, name: &str| {
             let text = source.text(path).ok()?;
@@ -66,15 +66,15 @@ pub(super) struct Manifest {
     pub(super) version: u32,
     #[serde(flatten)]
     pub(super) origin: Origin,
-    /// How many entries follow.
+    /// The number of entries that follow.
     pub(super) entries: usize,
     /// The directories that were listed.
     pub(super) lists: BTreeMap<String, Vec<String>>,
-    /// The reads that failed, unless that follows from the rest.
+    /// The failed reads, unless implied by the rest.
     pub(super) absent: BTreeMap<String, Absent>,
 }
 
-/// The fields that every version of the format has.
+/// The fields common to every version of the format.
 #[derive(Debug, Deserialize)]
 pub(super) struct Version {
     pub(super) schema: String,
@@ -83,7 +83,7 @@ pub(super) struct Version {
     pub(super) gdr: String,
 }
 
-/// The absences of a path, one for each kind of read.
+/// The absences at a path, by kind of read.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Absent {
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,13 +1,11 @@
-//! Archives: a file with everything that was read from a node, and why the rest could not be.
+//! Archives: files with everything that was read from a node, and the reasons why the rest could not be.
 //!
-//! An archive answers each read that was recorded as the node did, with the same bytes or the same
-//! absence. Any other read is [`Absence::NotCollected`], unless its answer follows from the
-//! recorded ones.
+//! An archive answers each recorded read as the node did, with the same bytes or the same absence. Any other read is
+//! [`Absence::NotCollected`], unless recorded answers imply its answer.
 //!
-//! The file is a tar, compressed by gzip. Its first entry, `gdr-archive.json`, has the origin, the
-//! directories that were listed and the reads that failed. Below `root/` are files and links by
-//! their paths on the node, so that `tar xzf` makes a directory that [`LiveRoot::at`] reads.
-//! Names of [`virtual_path`](crate::virtual_path) are files like any other.
+//! The file is a gzip-compressed tar. Its first entry, `gdr-archive.json`, contains the origin, the listed directories
+//! and the failed reads. Below `root/` are files and links under their paths on the node, so `tar xzf` creates a
+//! directory that [`LiveRoot::at`] reads. Names of [`virtual_path`](crate::virtual_path) are files like any other.
 //!
 //! Archives are untrusted: reading one never writes to disk, takes a bounded amount of memory, and
 //! rejects damaged files and any that [`Archive::write`] would not produce.
@@ -53,7 +51,7 @@ use crate::source::{Absence, Datum, Source};
 /// The directory of the node's files.
 const ROOT: &str = "root";
 
-/// A node as it was when it was collected.
+/// A node as it was when collected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Archive {
     origin: Origin,
@@ -65,8 +63,8 @@ impl Archive {
         Self { origin, content }
     }
 
-    /// Returns whether a file that begins with these bytes is an archive. One KiB is enough. The
-    /// rest may still be damaged.
+    /// Returns whether a file that starts with these bytes is an archive. One KiB suffices. The rest may still be
+    /// damaged.
     pub fn is_archive(head: &[u8]) -> bool {
         read::is_archive(head)
     }
@@ -75,7 +73,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// [`ArchiveError`] by its cause. No fact of a damaged archive is returned.
+    /// The [`ArchiveError`] that applies. No fact of a damaged archive is returned.
     pub fn read(reader: impl Read) -> Result<Self, ArchiveError> {
         let (origin, content) = read::read(reader)?;
         Ok(Self { origin, content })
@@ -85,7 +83,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Like [`Archive::read`], and [`ArchiveError::File`] where the file cannot be opened.
+    /// Like [`Archive::read`], and [`ArchiveError::File`] if the file cannot be opened.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         match File::open(path) {
@@ -97,22 +95,21 @@ impl Archive {
         }
     }
 
-    /// Writes the archive, compressed by gzip. The same archive makes the same bytes.
+    /// Writes the archive, gzip-compressed. The same archive gives the same bytes.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Write`]; [`ArchiveError::TooLarge`] if the archive would exceed the limits
-    /// of a reader.
+    /// [`ArchiveError::Write`]; [`ArchiveError::TooLarge`] if the archive would exceed a reader's limits.
     pub fn write(&self, out: impl Write) -> Result<(), ArchiveError> {
         write::write(&self.origin, &self.content, BufWriter::new(out))
     }
 
-    /// The node, the time and the collector.
+    /// Returns the node, the time and the collector.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// The paths whose reading was denied, in order.
+    /// Returns the paths whose reading was denied, in order.
     pub fn denied(&self) -> Vec<&str> {
         let denied = |record: &PathRecord| {
             matches!(record.file, Some(Err(Absence::Denied)))
@@ -123,7 +120,7 @@ impl Archive {
         paths.map(|(at, _)| at).collect()
     }
 
-    /// How many files there are, and how many bytes they hold.
+    /// Returns the number of files and their total size in bytes.
     pub fn files(&self) -> (usize, u64) {
         let sizes = self.content.iter().filter_map(|(_, record)| {
             let file = record.file.as_ref()?.as_ref().ok()?;

@@ -13,7 +13,7 @@ use crate::source::MAX_FILE;
 
 /// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The first bytes of files that other programs compressed.
+/// Magic numbers of unsupported compression formats.
 const FOREIGN: [(&[u8], &str); 3] = [
     (
         &[0x28, 0xb5, 0x2f, 0xfd],
@@ -26,8 +26,7 @@ const FOREIGN: [(&[u8], &str); 3] = [
     ),
 ];
 
-/// Returns whether a file that begins with these bytes is an archive; some hundred of them are
-/// enough.
+/// Returns whether a file that starts with these bytes is an archive; a few hundred bytes suffice.
 pub(super) fn is_archive(head: &[u8]) -> bool {
     let mut name = [0; manifest::NAME.len()];
     let read = if head.starts_with(&GZIP) {
@@ -38,7 +37,7 @@ pub(super) fn is_archive(head: &[u8]) -> bool {
     read.is_ok() && name == manifest::NAME.as_bytes()
 }
 
-/// Reads an archive, compressed or not. Nothing is written anywhere.
+/// Reads an archive, compressed or not. Writes nothing to disk.
 pub(super) fn read(reader: impl Read) -> Result<(Origin, Content), ArchiveError> {
     let mut reader = BufReader::new(Counted::new(reader));
     let head = io::BufRead::fill_buf(&mut reader).map_err(|error| failure(&error))?;
@@ -77,7 +76,7 @@ fn read_tar(stream: impl Read) -> Result<(Origin, Content), ArchiveError> {
         )));
     }
     let content = builder.content;
-    // To the end, where gzip has its checksum.
+    // Reads to the end, where gzip has its checksum.
     io::copy(&mut tar.into_inner(), &mut io::sink()).map_err(|error| failure(&error))?;
     Ok((manifest.origin, content))
 }
@@ -105,7 +104,7 @@ fn manifest(entry: Entry<'_, impl Read>) -> Result<Manifest, ArchiveError> {
     serde_json::from_slice(&text).map_err(damaged)
 }
 
-/// Takes entry after entry into a [`Content`].
+/// Builds a [`Content`] entry by entry.
 struct Builder {
     content: Content,
     entries: usize,
@@ -188,7 +187,7 @@ impl Builder {
     }
 }
 
-/// A path that an archive may have: absolute and made of names only.
+/// Validates an archive path: absolute, and made of names only.
 fn checked(at: &str) -> Result<&str, ArchiveError> {
     if at.len() > limits::PATH {
         return Err(ArchiveError::TooLarge(Limit::Path));
@@ -206,7 +205,7 @@ fn checked(at: &str) -> Result<&str, ArchiveError> {
     }
 }
 
-/// A name from outside, short and without what moves a terminal's cursor.
+/// Shortens an untrusted name, and removes what would control a terminal.
 fn shown(name: &str) -> String {
     let shown: String = name.chars().take(200).collect();
     shown.escape_debug().to_string()
@@ -235,13 +234,12 @@ fn kind(kind: EntryType) -> &'static str {
     }
 }
 
-/// Returns whether the first header is wrong, so that the file is not a tar rather than a damaged
-/// one.
+/// Returns whether the first header is invalid, which indicates a file that is not a tar rather than a damaged one.
 fn is_foreign(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Other && exceeded(error).is_none()
 }
 
-/// The limit that caused an error, from its chain of sources.
+/// Returns the limit that caused an error, from its chain of sources.
 fn exceeded(error: &io::Error) -> Option<Limit> {
     let mut source: Option<&(dyn std::error::Error + 'static)> =
         error.get_ref().map(|inner| inner as _);

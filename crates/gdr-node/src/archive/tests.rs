@@ -38,7 +38,7 @@ fn written(archive: &Archive) -> Vec<u8> {
     bytes
 }
 
-/// A tar with a manifest that promises this many entries, then what `fill` adds.
+/// Builds a tar with a manifest that declares this many entries, followed by what `fill` adds.
 fn tar_with(entries: usize, fill: impl FnOnce(&mut Builder<Vec<u8>>)) -> Vec<u8> {
     let manifest = format!(
         "{{\"schema\":\"gdr-archive\",\"version\":1,\"gdr\":\"0.1.0\",\"collected\":0,\
@@ -53,7 +53,7 @@ fn tar_with(entries: usize, fill: impl FnOnce(&mut Builder<Vec<u8>>)) -> Vec<u8>
 
 fn entry(tar: &mut Builder<Vec<u8>>, name: &str, kind: EntryType, target: &str, data: &[u8]) {
     let mut header = Header::new_gnu();
-    // Straight into the header: the library refuses such names when it writes.
+    // Written directly into the header, as the library refuses such names.
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
     header.as_old_mut().linkname[..target.len()].copy_from_slice(target.as_bytes());
     header.set_entry_type(kind);
@@ -316,7 +316,7 @@ fn an_archive_that_could_not_be_read_again_is_not_written() {
 fn a_node_with_a_thousand_functions_is_no_bomb() {
     let mut node = MemorySource::new();
     for number in 0..1000_u32 {
-        // As many virtual functions have: nearly all the same.
+        // Like a node with many, nearly identical virtual functions.
         let bdf = format!(
             "0000:{:02x}:{:02x}.{}",
             number >> 8,
@@ -390,7 +390,7 @@ proptest! {
             let at = at % unpacked.len();
             unpacked[at] = value;
         }
-        // No panic, and an archive that can be read can be written.
+        // Does not panic, and an archive that can be read can be written.
         if let Ok(archive) = Archive::read(unpacked.as_slice()) {
             let again = Archive::read(written(&archive).as_slice()).unwrap();
             prop_assert_eq!(again.read("/proc/cmdline"), archive.read("/proc/cmdline"));
@@ -441,7 +441,7 @@ proptest! {
             prop_assert_eq!(archive.list(path), node.list(path), "list {}", path);
             prop_assert_eq!(archive.link(path), node.link(path), "link {}", path);
         }
-        // A path that was not recorded is not collected, or correct.
+        // A path that was not recorded is "not collected", or correct.
         for path in &later {
             let read = archive.read(path);
             prop_assert!(read == Err(Absence::NotCollected) || read == node.read(path), "file {}", path);

@@ -13,7 +13,7 @@ use super::manifest::{self, Absent, Manifest, Origin};
 use super::{ArchiveError, ROOT};
 use crate::source::{Absence, Datum};
 
-/// Writes an archive: a tar, compressed by gzip. The same content makes the same bytes.
+/// Writes an archive, a gzip-compressed tar. The same content gives the same bytes.
 pub(super) fn write(
     origin: &Origin,
     content: &Content,
@@ -21,7 +21,7 @@ pub(super) fn write(
 ) -> Result<(), ArchiveError> {
     let manifest = manifest(origin, content);
     let text = serde_json::to_vec(&manifest).map_err(|error| ArchiveError::Write(error.into()))?;
-    // What could not be read again is not written.
+    // Refuses to write what could not be read again.
     let limits = [
         (text.len() as u64 > limits::MANIFEST, Limit::Manifest),
         (manifest.entries > limits::ENTRIES, Limit::Entries),
@@ -38,7 +38,7 @@ pub(super) fn write(
         .map_err(ArchiveError::Write)
 }
 
-/// The bytes of all files.
+/// Returns the total size of all files.
 fn size(content: &Content) -> u64 {
     let files = content.iter().map(|(_, record)| match &record.file {
         Some(Ok(bytes)) => bytes.len() as u64,
@@ -99,7 +99,7 @@ fn manifest(origin: &Origin, content: &Content) -> Manifest {
     manifest
 }
 
-/// The absences at a path that do not follow from the rest.
+/// Returns the absences at a path that the rest does not imply.
 fn absent(at: &str, record: &PathRecord, content: &Content) -> Absent {
     fn news<T: PartialEq>(known: &Option<Datum<T>>, implied: Datum<T>) -> Option<Absence> {
         known

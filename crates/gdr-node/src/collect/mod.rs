@@ -1,8 +1,8 @@
 //! Collecting: recording the facts about a node in an [`Archive`].
 //!
-//! It changes nothing and runs no program; a machine with eight GPUs takes a second or two.
-//! [`collect`] records the readers of this crate and the paths that the plan adds. Other readers
-//! that run over the same [`Recorder`] have their reads in the archive too.
+//! Collecting changes nothing and runs no program; a machine with eight GPUs takes a second or two. [`collect`] records
+//! the readers of this crate and the additional paths of the plan. Reads of other readers through the same [`Recorder`]
+//! are archived as well.
 
 mod plan;
 mod recorder;
@@ -76,7 +76,7 @@ fn run(source: &dyn Source, step: &Step) {
     }
 }
 
-/// The paths that match a pattern. A `*` matches any part of one name; the directory is listed.
+/// Expands a pattern. A `*` matches any part of one name, for which the directory is listed.
 fn expand(source: &dyn Source, pattern: &str) -> Vec<String> {
     let mut paths = vec![String::new()];
     for part in pattern.split('/').skip(1) {
@@ -108,7 +108,7 @@ fn expand(source: &dyn Source, pattern: &str) -> Vec<String> {
     paths
 }
 
-/// Reads the CPU affinity of network devices' interrupts; all devices have too many.
+/// Reads the CPU affinity of network devices' interrupts only, as there are too many others.
 fn interrupts(source: &dyn Source, inventory: &Inventory) {
     const NETWORK: u32 = 0x02;
     let functions = inventory.tree.as_ref().ok().into_iter();

@@ -1,13 +1,12 @@
-//! The paths that are collected in addition to those that the readers of this crate read, in the
-//! order of the steps.
+//! Paths collected in addition to those read by this crate's readers, in order of the steps.
 
-/// A step with the name that progress shows. `*` in a path matches any part of one name.
+/// A step, with the name that progress shows. `*` in a path matches any part of one name.
 pub(super) struct Step {
     pub(super) name: &'static str,
     pub(super) asks: &'static [Ask],
 }
 
-/// A kind of read, the directories by a pattern, and the names below each of them.
+/// A kind of read, a pattern of directories, and the names below each of them.
 pub(super) enum Ask {
     /// Files, read whole.
     Files(&'static str, &'static [&'static str]),
@@ -19,8 +18,8 @@ pub(super) enum Ask {
 
 use Ask::{Files, Links, Lists};
 
-/// Every step. Files that are large, change all the time or have private data are not here; the
-/// part of such a file that matters is a virtual file of [`virtual_path`](crate::virtual_path).
+/// All steps. Files that are large, change constantly or contain private data are excluded; their relevant parts are
+/// virtual files of [`virtual_path`](crate::virtual_path).
 pub(super) const STEPS: &[Step] = &[
     Step {
         name: "PCI functions",

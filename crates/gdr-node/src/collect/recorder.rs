@@ -1,16 +1,16 @@
-//! Recording the reads of a node.
+//! Recording reads of a node.
 
 use std::cell::{Cell, RefCell};
 
 use crate::archive::{Archive, Content, Origin};
 use crate::source::{Absence, Datum, Source, path};
 
-/// The most bytes that are kept of all files; an archive may not hold more.
+/// The most bytes kept of all files together, which is what fits an archive.
 const MOST_BYTES: u64 = 60 << 20;
 
-/// A [`Source`] that records every answer of another one and repeats it.
+/// A [`Source`] that forwards to another one, and records every answer.
 ///
-/// A reader that ran over the recorder gets the same answers from the archive.
+/// A reader that used the recorder gets the same answers from the archive.
 ///
 /// ```
 /// use gdr_node::archive::Origin;
@@ -30,7 +30,7 @@ pub struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Records the reads of a source from now on.
+    /// Starts recording the reads of a source.
     pub fn new(source: &'a dyn Source) -> Self {
         Self {
             source,
@@ -39,17 +39,17 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// An archive of the recorded reads.
+    /// Returns an archive of the recorded reads.
     pub fn finish(self, origin: Origin) -> Archive {
         Archive::new(origin, self.content.into_inner())
     }
 
-    /// The number of paths that were read.
+    /// Returns the number of paths that were read.
     pub fn paths(&self) -> usize {
         self.content.borrow().len()
     }
 
-    /// The target of the link at a path that has no links above it.
+    /// Returns the target of the link at a path without links above it.
     fn raw_link(&self, at: &str) -> Datum<String> {
         let known = {
             let content = self.content.borrow();
@@ -66,7 +66,7 @@ impl<'a> Recorder<'a> {
         link
     }
 
-    /// The file, or not collected if the archive is full.
+    /// Returns the file, or "not collected" if the archive is full.
     fn fit(&self, file: Datum<Vec<u8>>) -> Datum<Vec<u8>> {
         if let Ok(bytes) = &file {
             let total = self.bytes.get().saturating_add(bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! The properties that should be equal on nodes of one kind.
+//! Properties that should be equal on nodes of the same kind.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::pci::{Function, PortType};
 use crate::rdma_gid::RdmaGid;
 use crate::source::{Absence, Datum, DatumExt, Source, virtual_path};
 
-/// The key of a fact: a category, a device or module in it, and a property.
+/// A fact's key: a category, a device or module in it, and a property.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// The category.
@@ -31,15 +31,15 @@ impl fmt::Display for Key {
     }
 }
 
-/// The properties that should be equal on nodes of one kind.
+/// Properties that should be equal on nodes of the same kind.
 ///
-/// They exclude what identifies a node (addresses, serial numbers, host names), what changes by
-/// itself (counters, free memory), and the speed of a GPU's link, which drops when the GPU idles.
+/// They exclude identifying properties (addresses, serial numbers, host names), properties that change by themselves
+/// (counters, free memory), and the speed of a GPU's link, which drops while the GPU is idle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts(BTreeMap<Key, Datum<String>>);
 
 impl Facts {
-    /// The name of the fact that a thing exists.
+    /// The fact that a device or module exists.
     pub const THERE: &'static str = "is there";
 
     /// Reads the facts of a node.
@@ -57,12 +57,12 @@ impl Facts {
         facts
     }
 
-    /// The facts, by category, thing and name.
+    /// Returns the facts, by category, thing and name.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Datum<String>)> {
         self.0.iter()
     }
 
-    /// One of them.
+    /// Returns the fact with this key.
     pub fn get(&self, key: &Key) -> Option<&Datum<String>> {
         self.0.get(key)
     }
@@ -104,7 +104,7 @@ impl Facts {
             let total = lines.find_map(|line| line.strip_prefix("MemTotal:"));
             let kib =
                 total.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-            // Firmware takes some of it, not the same everywhere: whole GiB.
+            // Firmware reserves some of it, which varies, so it is rounded to GiB.
             kib.map(|kib| format!("{} GiB", (kib + (1 << 19)) >> 20))
                 .ok_or(Absence::Missing)
         });
@@ -141,7 +141,7 @@ impl Facts {
         }
         let system = OsRelease::read(source).map(|system| system.name);
         self.put(Category::Kernel, "", "distribution", system);
-        // An argument each, but for those that name a node's own disks.
+        // One fact per argument, except those that name a node's own disks.
         if let Ok(text) = source.text("/proc/cmdline") {
             // What follows ` -- ` is for init (Linux `Documentation/admin-guide/kernel-parameters`).
             for argument in text.split_whitespace().take_while(|word| *word != "--") {
@@ -250,7 +250,7 @@ impl Facts {
         }
     }
 
-    /// The properties of each PCI function on the path between GPUs and NICs.
+    /// Adds the properties of a PCI function on a path between GPUs and NICs.
     fn function(
         &mut self,
         source: &dyn Source,
@@ -302,7 +302,7 @@ impl Facts {
             ("ATS", function.ats.by_ref().map(|ats| on(ats.enabled))),
         ];
         for (what, value) in facts {
-            // What a kind of function has not, another of the kind has not either.
+            // A property that one function of a kind lacks is lacking in others of the kind, too.
             if value != Err(Absence::Missing) {
                 self.put(category, name, what, value);
             }
@@ -389,7 +389,7 @@ impl Facts {
 
     fn libraries(&mut self, source: &dyn Source) {
         for line in lines(source, virtual_path::LIBRARIES) {
-            // The targets of the links have the versions.
+            // Link targets contain the versions.
             if let Some((path, target)) = line.split_once(" -> ") {
                 let version = Ok(target.to_owned());
                 self.put(Category::Libraries, path, "leads to", version);
@@ -398,13 +398,13 @@ impl Facts {
     }
 }
 
-/// The lines of a file; empty if it is not known.
+/// Returns the lines of a file; empty if it is unknown.
 fn lines(source: &dyn Source, path: &str) -> Vec<String> {
     let text = source.text(path).ok().unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// The index of the GID that applications should use.
+/// Returns the index of the GID that applications should use.
 fn roce_index(source: &dyn Source, device: &str) -> Datum<String> {
     let gids = RdmaGid::read_all(source, device, 1)?;
     let best = gids.iter().find(|gid| gid.is_ipv4() && gid.is_v2());

@@ -1,7 +1,7 @@
 //! Differences between nodes of one cluster.
 //!
-//! [`Facts`] are the properties that should be equal on nodes of one kind. [`differences`] compares
-//! two nodes; [`outliers`] compares many nodes with the majority.
+//! [`Facts`] are properties that should be equal on nodes of the same kind. [`differences`] compares two nodes;
+//! [`outliers`] compares many nodes with the majority.
 //!
 //! ```
 //! use gdr_node::compare::{Facts, differences};
@@ -69,25 +69,25 @@ impl fmt::Display for Category {
     }
 }
 
-/// A fact that differs between two nodes. [`Absence::Missing`] means that a node does not have it.
+/// A fact that differs between two nodes. [`Absence::Missing`] means that a node lacks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The fact.
     pub key: Key,
-    /// What the first node has.
+    /// The first node's value.
     pub first: Datum<String>,
-    /// What the second node has.
+    /// The second node's value.
     pub second: Datum<String>,
 }
 
 /// The differences between two nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// How many facts were compared.
+    /// The number of facts compared.
     pub compared: usize,
-    /// Those that differ.
+    /// The facts that differ.
     pub differ: Vec<Difference>,
-    /// Facts that are not known of one or both nodes; a collection as root may have them.
+    /// Facts unknown for one or both nodes; a collection as root may include them.
     pub unknown: Vec<Difference>,
 }
 
@@ -113,23 +113,22 @@ pub fn differences(first: &Facts, second: &Facts) -> Differences {
     found
 }
 
-/// A fact on which nodes of a fleet differ.
+/// A fact on which the nodes of a fleet differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outliers {
     /// The fact.
     pub key: Key,
-    /// The value of more than half of the nodes on which it is known; `None` without a majority.
+    /// The value on more than half of the nodes for which it is known; `None` without a majority.
     pub usual: Option<Datum<String>>,
-    /// How many nodes have it.
+    /// The number of nodes with the usual value.
     pub usual_count: usize,
-    /// Of how many nodes it is known.
+    /// The number of nodes for which it is known.
     pub known: usize,
-    /// The values of the others, the rarest first, each with the places of its nodes in the list
-    /// that was given.
+    /// The other values, rarest first, each with the indexes of its nodes in the given list.
     pub others: Vec<(Datum<String>, Vec<usize>)>,
 }
 
-/// Compares many nodes: every fact on which they do not all agree.
+/// Compares many nodes. Returns every fact on which they disagree.
 pub fn outliers(fleet: &[&Facts]) -> Vec<Outliers> {
     let mut found = Vec::new();
     for key in keys(fleet) {
@@ -163,13 +162,13 @@ pub fn outliers(fleet: &[&Facts]) -> Vec<Outliers> {
     found
 }
 
-/// Every key that one of the nodes has.
+/// Returns every key that any of the nodes has.
 fn keys<'a>(all: &[&'a Facts]) -> BTreeSet<&'a Key> {
     let keys = all.iter().flat_map(|facts| facts.iter());
     keys.map(|(key, _)| key).collect()
 }
 
-/// The fact of a node; `None` if the device itself is absent, which is another fact.
+/// Returns a node's fact; `None` if the device itself is absent, which is a different fact.
 fn value(facts: &Facts, key: &Key) -> Option<Datum<String>> {
     if let Some(value) = facts.get(key) {
         return Some(value.clone());
@@ -185,12 +184,12 @@ fn value(facts: &Facts, key: &Key) -> Option<Datum<String>> {
     Some(Err(Absence::Missing))
 }
 
-/// Returns whether the subjects of a category are things that may not be there.
+/// Returns whether the subjects of a category are devices that may be absent.
 fn needs_thing(category: Category) -> bool {
     matches!(category, Category::Gpus | Category::Nics | Category::Ports)
 }
 
-/// The number of outlying facts of each node, the highest first.
+/// Returns the nodes with the number of their outlying facts, highest first.
 pub fn suspects(found: &[Outliers]) -> Vec<(usize, usize)> {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     let with_majority = found.iter().filter(|outliers| outliers.usual.is_some());

@@ -4,12 +4,12 @@ use crate::pci::{
     AcsBits, CapabilityId, ConfigSpace, ExtendedId, Link, LinkSpeed, LinkWidth, Unread,
 };
 
-/// Where the capabilities of a made-up function begin.
+/// The capabilities' offsets in a fictional function.
 const POWER: usize = 0x40;
 const EXPRESS: usize = 0x60;
 const FIRST_EXTENDED: usize = 0x100;
 
-/// What a made-up function is to the fabric, by the code in its PCI Express capability.
+/// A fictional function's device/port type, as encoded in its PCI Express capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Port {
     Endpoint = 0,
@@ -40,12 +40,12 @@ pub(super) struct Ids {
 
 /// The 4096 bytes of config space of a fictional function, which tests change register by register.
 ///
-/// Each method sets the registers of a real function, so that the parsers of [`crate::pci`] read it
-/// back. A method whose capability the function lacks does nothing.
+/// Each method sets the registers that a real function would, so that the parsers of [`crate::pci`] read the values
+/// back. A method has no effect if the function lacks the capability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigBuilder {
     bytes: Vec<u8>,
-    /// Where the header of the last extended capability is, and where the next may begin.
+    /// The offset of the last extended capability, and of the next free byte.
     last: usize,
     free: usize,
 }
@@ -59,7 +59,7 @@ impl ConfigBuilder {
         };
         space.put_half(0x00, ids.vendor);
         space.put_half(0x02, ids.device);
-        // Memory, bus mastering, parity and SERR on; a chain of capabilities.
+        // Enables memory, bus mastering, parity and SERR; declares a capability list.
         space.put_half(0x04, 0x0146);
         space.put_half(0x06, 0x0010);
         space.put_word(0x08, ids.class << 8 | 0xa1);
@@ -84,13 +84,13 @@ impl ConfigBuilder {
         space.extended(ExtendedId::AER, 2, 0x48);
         if port.has_acs() {
             let at = space.extended(ExtendedId::ACS, 1, 8);
-            // All services but egress control.
+            // All services except egress control.
             space.put_half(at + 4, 0x005f);
         }
         space
     }
 
-    /// The bytes as sysfs gave them: 64 of them to a user, 4096 to root.
+    /// Wraps bytes read from sysfs: 64 for a user, 4096 for root.
     pub(super) fn of_bytes(bytes: Vec<u8>) -> Self {
         Self {
             bytes,
@@ -99,7 +99,7 @@ impl ConfigBuilder {
         }
     }
 
-    /// Adds an extended capability of a number of bytes and returns its offset.
+    /// Adds an extended capability of `len` bytes, and returns its offset.
     pub(super) fn extended(&mut self, id: ExtendedId, version: u32, len: usize) -> usize {
         let at = self.free;
         self.put_word(at, u32::from(id.0) | version << 16);
@@ -127,23 +127,22 @@ impl ConfigBuilder {
         self
     }
 
-    /// The link as it runs now, also in sysfs's `current_link_speed` and `current_link_width`
-    /// when set by [`super::edit`].
+    /// Sets the current link, and with [`super::edit`] also sysfs's `current_link_speed` and `current_link_width`.
     pub fn link(&mut self, speed: LinkSpeed, width: LinkWidth) -> &mut Self {
         self.set_express_half(0x12, link_register(speed, width), 0x03ff)
     }
 
-    /// The ACS control register, bit by bit.
+    /// Sets the ACS control register.
     pub fn acs_control(&mut self, control: AcsBits) -> &mut Self {
         self.set_extended_half(ExtendedId::ACS, 6, control.bits(), 0xffff)
     }
 
-    /// Returns whether ATS is on.
+    /// Sets whether ATS is enabled.
     pub fn ats(&mut self, enabled: bool) -> &mut Self {
         self.set_extended_half(ExtendedId::ATS, 6, u16::from(enabled) << 15, 0x8000)
     }
 
-    /// The errors that AER has recorded: first those that cost a packet, then those repaired.
+    /// Sets the errors recorded by AER, uncorrectable and correctable.
     pub fn aer(&mut self, uncorrectable: u32, correctable: u32) -> &mut Self {
         if let Some(at) = self.find(ExtendedId::AER) {
             self.put_word(at + 0x04, uncorrectable);
@@ -152,64 +151,64 @@ impl ConfigBuilder {
         self
     }
 
-    /// The largest payload that it is set to send (MPS), in bytes: a power of two from 128.
+    /// Sets the maximum payload size (MPS) in bytes: a power of two from 128.
     pub fn payload(&mut self, bytes: u16) -> &mut Self {
         self.set_express_half(0x08, size_code(bytes) << 5, 7 << 5)
     }
 
-    /// The largest payload that it could take, in bytes: a power of two from 128.
+    /// Sets the supported maximum payload size in bytes: a power of two from 128.
     pub fn payload_capable(&mut self, bytes: u16) -> &mut Self {
         self.set_express_half(0x04, size_code(bytes), 7)
     }
 
-    /// The largest read that it is set to ask for (MRRS), in bytes: a power of two from 128.
+    /// Sets the maximum read request size (MRRS) in bytes: a power of two from 128.
     pub fn read_request(&mut self, bytes: u16) -> &mut Self {
         self.set_express_half(0x08, size_code(bytes) << 12, 7 << 12)
     }
 
-    /// Returns whether it may set relaxed ordering.
+    /// Sets whether it may set relaxed ordering.
     pub fn relaxed_ordering(&mut self, on: bool) -> &mut Self {
         self.set_express_half(0x08, u16::from(on) << 4, 1 << 4)
     }
 
-    /// Returns whether it uses 8-bit tags.
+    /// Sets whether it uses 8-bit tags.
     pub fn extended_tags(&mut self, on: bool) -> &mut Self {
         self.set_express_half(0x08, u16::from(on) << 8, 1 << 8)
     }
 
-    /// Returns whether it sends requests with 10-bit tags.
+    /// Sets whether it sends requests with 10-bit tags.
     pub fn ten_bit_tags(&mut self, on: bool) -> &mut Self {
         self.set_express_half(0x28, u16::from(on) << 12, 1 << 12)
     }
 
-    /// The power states of its link: L0s in bit 0, L1 in bit 1.
+    /// Sets the enabled power states of its link: L0s in bit 0, L1 in bit 1.
     pub fn aspm(&mut self, states: u16) -> &mut Self {
         self.set_express_half(0x10, states, 3)
     }
 
-    /// Keeps the header only, as Linux gives it to a process without `CAP_SYS_ADMIN`.
+    /// Truncates to the header, which is all that Linux shows a process without `CAP_SYS_ADMIN`.
     pub fn header_only(&mut self) -> &mut Self {
         self.bytes.truncate(64);
         self
     }
 
-    /// Makes every byte ones: the function has fallen off the bus.
+    /// Sets every bit: the function has fallen off the bus.
     pub fn gone(&mut self) -> &mut Self {
         self.bytes.fill(0xff);
         self
     }
 
-    /// The link as its registers have it now.
+    /// Returns the current link in its registers.
     pub(super) fn link_now(&self) -> Option<Link> {
         self.config()?.express().ok()?.link
     }
 
-    /// The best link that its registers offer.
+    /// Returns the best link in its registers.
     pub(super) fn link_best(&self) -> Option<Link> {
         self.config()?.express().ok()?.link_capable
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

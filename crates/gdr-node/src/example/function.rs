@@ -1,4 +1,4 @@
-//! Putting a made-up PCI function into sysfs.
+//! Adding a fictional PCI function to sysfs.
 
 use gdr_pci::Bdf;
 
@@ -9,15 +9,15 @@ use crate::source::{MemorySource, Source};
 /// Where Linux lists the PCI functions.
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// Every link of the node can do this much.
+/// The best speed and width of every link.
 pub(super) const BEST: Link = Link {
     speed: LinkSpeed::GEN5,
     width: LinkWidth(16),
 };
 
-/// The attributes of a function in sysfs, besides its config space.
+/// A function's sysfs attributes other than its config space.
 pub(super) struct Attributes<'a> {
-    /// The directory above, resolved: of a host bridge or of the bridge above.
+    /// The resolved directory above: a host bridge's or bridge's.
     pub(super) above: &'a str,
     pub(super) driver: &'a str,
     pub(super) numa: u32,
@@ -26,12 +26,12 @@ pub(super) struct Attributes<'a> {
     pub(super) resource: &'a str,
 }
 
-/// The directory of a function, resolved.
+/// Returns a function's resolved directory.
 pub(super) fn directory(above: &str, bdf: Bdf) -> String {
     format!("{above}/{bdf}")
 }
 
-/// Puts in a function: its directory, the link to it by address, the link of its driver.
+/// Adds a function: its directory, the link by address, and the driver's link.
 pub(super) fn put(
     node: MemorySource,
     bdf: Bdf,
@@ -93,7 +93,7 @@ pub(super) fn put(
     write(aer_counters(node, &path), &path, &space)
 }
 
-/// Changes the config space of a function, and the attributes of its link in sysfs.
+/// Changes a function's config space and its link's sysfs attributes.
 ///
 /// Does nothing if the function does not exist.
 ///
@@ -118,12 +118,12 @@ pub fn edit(
     write(node, &path, &space)
 }
 
-/// Writes the config space and the files that Linux makes of its link registers.
+/// Writes the config space, and the files that Linux derives from its link registers.
 fn write(node: MemorySource, path: &str, space: &ConfigBuilder) -> MemorySource {
     let mut node = node.file(&format!("{path}/config"), space.bytes());
     for (kind, link) in [("current", space.link_now()), ("max", space.link_best())] {
         if let Some(link) = link {
-            // As pci_speed_string() of Linux drivers/pci/probe.c.
+            // Formatted like pci_speed_string() of Linux drivers/pci/probe.c.
             let tenths = if link.speed == LinkSpeed::GEN1 {
                 "2.5 GT/s PCIe\n".to_owned()
             } else {
@@ -140,7 +140,7 @@ fn write(node: MemorySource, path: &str, space: &ConfigBuilder) -> MemorySource 
     node
 }
 
-/// The counters of Linux `Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats`, all zero.
+/// Adds the counters of Linux `Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats`, all zero.
 fn aer_counters(node: MemorySource, path: &str) -> MemorySource {
     let correctable = [
         "RxErr",
@@ -191,7 +191,7 @@ fn aer_counters(node: MemorySource, path: &str) -> MemorySource {
     )
 }
 
-/// The CPUs of a NUMA node: two sockets of 48 cores with two threads each.
+/// Returns a NUMA node's CPUs: two sockets of 48 cores with two threads each.
 pub(super) fn local_cpus(numa: u32) -> &'static str {
     if numa == 0 {
         "0-47,96-143"

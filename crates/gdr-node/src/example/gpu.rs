@@ -1,4 +1,4 @@
-//! The GPUs of the example: H100 with 80 GB, below switches.
+//! The example's GPUs: H100 with 80 GB, below switches.
 
 use gdr_pci::Bdf;
 
@@ -17,10 +17,10 @@ const H100: Ids = Ids {
     subsystem: (0x10de, 0x1626),
 };
 
-/// The driver's version, in the module's files and in the names of its libraries.
+/// The driver version, as found in the module's files and its library names.
 pub(super) const DRIVER: &str = "580.95.05";
 
-/// Puts in the GPU of this number.
+/// Adds the GPU with this number.
 pub(super) fn put(
     node: MemorySource,
     number: usize,
@@ -91,7 +91,7 @@ pub(super) fn uuid(number: usize) -> String {
     format!("GPU-6d1c3a52-8e0f-4b7a-9c15-2f40b7e6a1{number:02x}")
 }
 
-/// The CUDA facts of the GPUs.
+/// Returns the CUDA facts of the GPUs.
 pub(super) fn cuda_devices() -> Vec<u8> {
     let device = |(number, bdf): (usize, &str)| GpuFacts {
         ordinal: u32::try_from(number).ok(),

@@ -1,4 +1,4 @@
-//! A node that does not exist: what this command is shown on, and what tests start from.
+//! A fictional node, for demonstrations of this command and as a starting point for tests.
 //!
 //! Two sockets, eight GPUs, ten RDMA devices. Each socket has two PCI Express switches with two
 //! GPUs and two InfiniBand NICs each, and one Ethernet NIC of its own:
@@ -12,10 +12,9 @@
 //!           pci0000:85 -          mlx5_5 (Ethernet)
 //! ```
 //!
-//! [`healthy`] has every file that the node's description is made from, as root reads it, and
-//! nothing wrong. [`node`] is the same with two faults: requests to peers are redirected at the
-//! port above GPU3, and the link of mlx5_7 has half of its lanes. A test takes one of them and
-//! changes what it is about, through any path that leads there:
+//! [`healthy`] has every file that a node is described by, as read by root, and no faults. [`node`] is the same with
+//! two faults: the port above GPU3 redirects peer requests, and the link of mlx5_7 has half of its lanes. A test starts
+//! from one of them and changes what it tests, through any path that leads there:
 //!
 //! ```
 //! use gdr_node::{Absence, Source, example, pci::AcsBits};
@@ -109,10 +108,10 @@ pub const ROOT_PORTS: [&str; 4] = [
     "0000:b5:01.0",
 ];
 
-/// The port that redirects in [`node`]: the one above GPU3.
+/// The redirecting port in [`node`], above GPU3.
 pub const REDIRECTING_PORT: &str = GPU_PORTS[3];
 
-/// The NIC that runs on half of its lanes in [`node`]: mlx5_7.
+/// The NIC with half of its lanes in [`node`], mlx5_7.
 pub const NARROW_NIC: &str = NICS[7];
 
 /// The six lines of BARs of a port: none in use.
@@ -139,7 +138,7 @@ const SWITCH: Ids = Ids {
     subsystem: (0, 0),
 };
 
-/// The node with its two faults.
+/// Returns the node with two faults.
 pub fn node() -> MemorySource {
     let node = edit(healthy(), REDIRECTING_PORT, |port| {
         port.acs_control(
@@ -157,7 +156,7 @@ pub fn node() -> MemorySource {
     })
 }
 
-/// The node with nothing wrong.
+/// Returns the node without faults.
 pub fn healthy() -> MemorySource {
     let mut node = system::put(MemorySource::new());
     let mut group = 10;
@@ -219,7 +218,7 @@ fn port(
     group: u32,
     last: u8,
 ) -> MemorySource {
-    // A switch has its upstream port at device 0 of the bus below the root port.
+    // A switch's upstream port is device 0 on the bus below the root port.
     let depth = above.matches("0000:").count() - 1;
     let (ids, kind, secondary) = match depth {
         0 => (ROOT, Port::Root, bdf.bus + 1),

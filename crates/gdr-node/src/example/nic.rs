@@ -1,5 +1,4 @@
-//! The NICs of the example: ConnectX-7 for 400 Gb/s InfiniBand, ConnectX-6 Dx for 100 Gb/s
-//! Ethernet.
+//! The example's NICs: ConnectX-7 for 400 Gb/s InfiniBand, and ConnectX-6 Dx for 100 Gb/s Ethernet.
 
 use gdr_pci::Bdf;
 
@@ -24,10 +23,10 @@ const CONNECTX_6_DX: Ids = Ids {
     subsystem: (0x15b3, 0x0016),
 };
 
-/// How many indices the GID table of a port has.
+/// The size of a port's GID table.
 const GIDS: usize = 8;
 
-/// What differs between the two kinds.
+/// The differences between the two kinds.
 struct Kind {
     ids: Ids,
     speed: LinkSpeed,
@@ -68,31 +67,31 @@ fn kind(number: usize) -> Kind {
     }
 }
 
-/// Returns whether mlx5 of this number is Ethernet.
+/// Returns whether the mlx5 device with this number is Ethernet.
 fn is_ethernet(number: usize) -> bool {
     matches!(number, 0 | 5)
 }
 
-/// The interface of a NIC, named after its bus as systemd does.
+/// Returns the interface of a NIC, named after its bus as systemd does.
 fn interface(number: usize, bdf: Bdf) -> String {
     let kind = if is_ethernet(number) { "en" } else { "ib" };
     let tail = if is_ethernet(number) { "np0" } else { "" };
     format!("{kind}p{}s0{tail}", bdf.bus)
 }
 
-/// The last three bytes of the NIC's address.
+/// Returns the last three bytes of the NIC's address.
 fn serial(number: usize) -> [u8; 3] {
     [0x5e, 0x41, 0x10 + number as u8]
 }
 
-/// The port GUID, which an Ethernet address becomes with `fffe` in its middle.
+/// Returns the port GUID: the Ethernet address with `fffe` in its middle.
 fn guid(number: usize, middle: [u8; 2]) -> String {
     let [a, b, c] = serial(number);
     let [x, y] = middle;
     format!("9c63:c0{x:02x}:{y:02x}{a:02x}:{b:02x}{c:02x}")
 }
 
-/// Puts in the NIC of this number.
+/// Adds the NIC with this number.
 pub(super) fn put(
     node: MemorySource,
     number: usize,
@@ -113,7 +112,7 @@ pub(super) fn put(
     let sriov = space.extended(ExtendedId::SRIOV, 1, 0x40);
     space.put_half(sriov + 0x0c, 16);
     space.put_half(sriov + 0x0e, 16);
-    // Device Serial Number (0x0003), which is made of the Ethernet address.
+    // Device Serial Number (0x0003), derived from the Ethernet address.
     let [a, b, c] = serial(number);
     let at = space.extended(ExtendedId(0x0003), 1, 12);
     space.put_word(at + 4, u32::from_le_bytes([c, b, a, 0x03]));
@@ -164,7 +163,7 @@ pub(super) fn put(
     put_rdma(node, number, bdf, &directory, &kind)
 }
 
-/// Puts in a class device below a function, and the link of its class to it.
+/// Adds a class device below a function, and the class's link to it.
 fn class(node: MemorySource, class: &str, directory: &str, name: &str, bdf: Bdf) -> MemorySource {
     let path = format!("{directory}/{class}/{name}");
     node.link_to(
@@ -292,8 +291,8 @@ fn put_rdma(
     node
 }
 
-/// A GID and its type, if the index has one: link-local and IPv4 in both versions of RoCE; of
-/// InfiniBand the one of the port.
+/// Returns the GID and type at this index, if there is one: link-local and IPv4 addresses in both versions of RoCE, or
+/// the port's GID for InfiniBand.
 fn gid(number: usize, index: usize) -> (String, Option<&'static str>) {
     let version = if index.is_multiple_of(2) {
         "IB/RoCE v1"
@@ -317,7 +316,7 @@ fn gid(number: usize, index: usize) -> (String, Option<&'static str>) {
     }
 }
 
-/// The IP addresses of the interfaces.
+/// Returns the interfaces' IP addresses.
 pub(super) fn addresses() -> String {
     let line = |(number, at): (usize, &&str)| {
         let network = if is_ethernet(number) { 30 } else { 40 };
@@ -327,7 +326,7 @@ pub(super) fn addresses() -> String {
     super::NICS.iter().enumerate().filter_map(line).collect()
 }
 
-/// The verbs facts of the devices.
+/// Returns the verbs facts of the devices.
 pub(super) fn verbs_devices() -> Vec<u8> {
     let device = |number: usize| RdmaFacts {
         name: format!("mlx5_{number}"),

@@ -1,4 +1,4 @@
-//! What of the example is neither a GPU nor a NIC: kernel, modules, limits, firmware.
+//! The example's facts besides GPUs and NICs: kernel, modules, limits, firmware.
 
 use super::gpu::DRIVER;
 use super::{GPUS, NICS};
@@ -10,7 +10,7 @@ pub(super) const HOST: &str = "example-node";
 /// Its kernel.
 const KERNEL: &str = "6.8.0-60-generic";
 
-/// The modules that are loaded, as `/proc/modules` has them but for the address.
+/// The loaded modules, as in `/proc/modules` except for the address.
 const MODULES: &str = "\
 nvidia_uvm 2076672 0 - Live
 nvidia_peermem 16384 0 - Live
@@ -31,7 +31,7 @@ mlx5_core 2502656 1 mlx5_ib, Live
 mlx_compat 20480 11 rdma_ucm,rdma_cm,iw_cm,ib_ipoib,ib_cm,ib_umad,mlx5_ib,ib_uverbs,ib_core,mlx5_core, Live
 ";
 
-/// Modules with their versions, of those that have one, and whether they are another's taint.
+/// Modules with their versions, if any, and taint flags.
 const VERSIONS: [(&str, &str, &str); 13] = [
     ("nvidia", DRIVER, "OE"),
     ("nvidia_uvm", DRIVER, "OE"),
@@ -252,7 +252,7 @@ fn machine(node: MemorySource) -> MemorySource {
         );
     }
     for (slot, bdf) in (1..).zip(GPUS.iter().chain(&NICS)) {
-        // Slots are named by the address without its function.
+        // Slots are named by address without the function number.
         let address = bdf.trim_end_matches(".0");
         node = node
             .file(
@@ -318,7 +318,7 @@ fn software(node: MemorySource) -> MemorySource {
     nodes.sort_by(|a, b| a.rsplit(' ').next().cmp(&b.rsplit(' ').next()));
     let mut node = node;
     for line in &nodes {
-        // A device node reads as nothing, as a directory does.
+        // A device node has no readable content, which a directory imitates.
         node = node.directory(line.rsplit(' ').next().unwrap_or_default());
     }
     node.file(virtual_path::DEVICE_NODES, nodes.join("\n") + "\n")

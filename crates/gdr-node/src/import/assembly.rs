@@ -15,11 +15,11 @@ use crate::probe::{GpuFacts, Probe};
 use crate::source::{Absence, MemorySource, Overlay, Source, virtual_path};
 use crate::topology::SmiClass;
 
-/// The most files that are reported as not being captures.
+/// The most files reported as not being captures.
 const MOST_NAMED: usize = 16;
 
-/// Combines captures of one node: outputs of lspci, nvidia-smi, hwloc, NCCL and
-/// `nvidia-bug-report.sh` in separate files, in a tar, or one below the other.
+/// Combines captures of one node: outputs of lspci, nvidia-smi, hwloc, NCCL and `nvidia-bug-report.sh`, in separate
+/// files, in a tar, or one after the other in a file.
 ///
 /// ```
 /// use gdr_node::import::{Assembled, Assembly};
@@ -35,16 +35,16 @@ const MOST_NAMED: usize = 16;
 pub struct Assembly {
     files: Overlay,
     has_files: bool,
-    /// What lspci printed, all of it.
+    /// All output of lspci.
     listings: String,
     described: Vec<Inventory>,
-    /// What tools of RDMA and network devices printed.
+    /// Output of RDMA and network tools.
     rdma_tools: RdmaTools,
-    /// The GPUs that nvidia-smi listed.
+    /// The GPUs listed by nvidia-smi.
     listed_gpus: Vec<Inventory>,
     matrices: Matrices,
     nccl: Vec<NcclTopology>,
-    /// The active NVLinks of each GPU.
+    /// The number of active NVLinks of each GPU.
     nvlinks: Vec<u8>,
     left_out: Vec<LeftOut>,
     unnamed: usize,
@@ -55,33 +55,33 @@ pub struct Assembly {
 pub enum Assembled {
     /// A node.
     Node {
-        /// Its files, as far as the captures have some.
+        /// Its files, as far as the captures contain them.
         source: Box<dyn Source>,
-        /// Whether they have any.
+        /// Whether they contain any.
         has_files: bool,
         /// Its devices.
         inventory: Box<Inventory>,
     },
-    /// Distances without a tree.
+    /// Distances, without a tree.
     Distances {
         /// The tables of `nvidia-smi topo`.
         matrices: Matrices,
         /// The topologies as NCCL sees them.
         nccl: Vec<NcclTopology>,
-        /// Its files, as far as the captures have some.
+        /// Its files, as far as the captures contain them.
         source: Box<dyn Source>,
-        /// The GPUs that nvidia-smi listed, without their places.
+        /// The GPUs listed by nvidia-smi, without their locations.
         inventory: Box<Inventory>,
     },
 }
 
 impl Assembly {
-    /// Adds a file: a text, packed or not, or a tar of some.
+    /// Adds a file: text, possibly compressed, or a tar of such files.
     ///
     /// # Errors
     ///
-    /// The readers' errors, and [`ImportError::Unknown`] for a file that is not a capture. Files in
-    /// a tar that are not captures are skipped.
+    /// The readers' errors, and [`ImportError::Unknown`] for a file that is not a capture. Files in a tar that are not
+    /// captures are skipped.
     pub fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), ImportError> {
         match Container::open(bytes)? {
             Container::Text(text) => self.add_text(&text),
@@ -152,7 +152,7 @@ impl Assembly {
             if let Some(answer) = &report.smi {
                 self.add_answer(answer);
             }
-            // A report without a listing still has its logs.
+            // A report without an lspci listing still has logs.
             return match self.add_page(&report.pages) {
                 Ok(_) | Err(ImportError::NotRecognized { .. }) => Ok(()),
                 Err(error) => Err(error),
@@ -164,7 +164,7 @@ impl Assembly {
             found = true;
         }
         found |= self.rdma_tools.read(&text);
-        // A log is read whole; from a page with other texts only what is marked as the kernel's.
+        // A log is read as a whole. From mixed text, only lines marked as the kernel's are.
         let log = if !found && kernel_log::is_log(&text) {
             text.to_string()
         } else {
@@ -183,7 +183,7 @@ impl Assembly {
         }
     }
 
-    /// Adds what nvidia-smi prints about GPUs.
+    /// Adds nvidia-smi's output about GPUs.
     fn add_answer(&mut self, answer: &Probe<GpuFacts>) {
         if let Ok(devices) = answer.to_file() {
             let files = MemorySource::partial();
@@ -192,7 +192,7 @@ impl Assembly {
         self.listed_gpus.push(smi_query::inventory(answer));
     }
 
-    /// Adds the output of lspci and of `nvidia-smi topo` in a page; false if it has neither.
+    /// Adds the output of lspci and `nvidia-smi topo` in mixed text. Returns false if it contains neither.
     fn add_page(&mut self, text: &str) -> Result<bool, ImportError> {
         let is_listing = match lspci::read(text) {
             Ok(_) => {
@@ -227,8 +227,8 @@ impl Assembly {
     ///
     /// # Errors
     ///
-    /// [`ImportError::NotRecognized`] for a listing that has no tree, and
-    /// [`ImportError::Unknown`] if no capture was added.
+    /// [`ImportError::NotRecognized`] for a listing without a tree, and [`ImportError::Unknown`] if no capture was
+    /// added.
     pub fn finish(mut self) -> Result<Assembled, ImportError> {
         if self.unnamed > 0 {
             self.left_out.push(LeftOut::Files(self.unnamed));
@@ -276,8 +276,7 @@ impl Assembly {
     }
 }
 
-/// The NVLinks of a matrix with as many GPUs as the tree, else the links to the NVSwitches of the
-/// tree.
+/// Returns the NVLinks according to a matrix with as many GPUs as the tree, or else the links to the tree's NVSwitches.
 fn nvlinks(inventory: &Inventory, matrices: &[TopoMatrix], active: &[u8]) -> Vec<NvLinks> {
     let gpus: Vec<Bdf> = inventory.gpus.iter().map(|gpu| gpu.bdf).collect();
     let pairs = || (0..gpus.len()).flat_map(|a| (a + 1..gpus.len()).map(move |b| (a, b)));
@@ -423,7 +422,7 @@ mod tests {
         };
         assert_eq!(matrices.all.len(), 2);
         assert!(Assembly::default().finish().is_err());
-        // Other texts of the page do not take their place.
+        // Other parts of the page do not replace them.
         let smi = "| NVIDIA-SMI 570.86.15  Driver Version: 570.86.15  CUDA Version: 12.8 |\n\
                    | GPU  Name  Persistence-M | Bus-Id  Disp.A | Volatile Uncorr. ECC |\n\
                    |   0  NVIDIA H100    On  | 00000000:1B:00.0 Off |   0 |\n";

@@ -1,15 +1,15 @@
-//! The log of `nvidia-bug-report.sh`: files and outputs of commands, one below the other.
+//! The log of `nvidia-bug-report.sh`: files and command outputs, one after the other.
 
 use super::smi_query;
 use crate::kernel_log;
 use crate::probe::{GpuFacts, Probe};
 use crate::source::{MAX_FILE, MemorySource, virtual_path};
 
-/// The first words of a report.
+/// The title of a report.
 const TITLE: &str = "Start of NVIDIA bug report log file";
-/// How many bytes of a text are looked at for the title.
+/// How far into a text the title may be.
 const HEAD: usize = 4096;
-/// The shortest separator between its parts.
+/// The shortest separator between parts.
 const RULE: &str = "______________________";
 
 /// The parts of a report that are used.
@@ -86,8 +86,8 @@ pub(super) fn read(text: &str) -> BugReport {
 }
 
 impl BugReport {
-    /// Takes in a file of `/proc`. A report has only some files of directories below `/sys`, which
-    /// would pass for all of them.
+    /// Adds a file in `/proc`. Of directories below `/sys`, a report contains only some files, which would pass for all
+    /// of them.
     fn file(&mut self, path: &str, content: &str) {
         let path = path.replace("/./", "/");
         let is_name = path.starts_with("/proc/") && !path.contains("..") && !path.contains(' ');
@@ -102,7 +102,7 @@ impl BugReport {
     }
 }
 
-/// The end of a log that a file has room for.
+/// Returns as much of the end of a log as fits a file.
 pub(super) fn last(log: &str) -> &str {
     let Some(mut start) = log.len().checked_sub(MAX_FILE) else {
         return log;
@@ -114,7 +114,7 @@ pub(super) fn last(log: &str) -> &str {
     rest.split_once('\n').map_or(rest, |(_, lines)| lines)
 }
 
-/// The active links below each `GPU 0: ...` of `nvidia-smi nvlink --status`.
+/// Counts the active links below each `GPU 0: ...` of `nvidia-smi nvlink --status`.
 fn active_links(text: &str) -> Vec<u8> {
     let mut counts: Vec<u8> = Vec::new();
     for line in text.lines() {
@@ -210,7 +210,7 @@ ____________________________________________
         assert_eq!(report.smi.unwrap().devices[0].ecc_enabled, Some(true));
         assert!(report.pages.contains("01:00.0 3D controller"));
         assert_eq!(report.nvlinks, [2]);
-        // A directory that is there only in part is not listed as if it were whole.
+        // A partially captured directory is not listed as if it were complete.
         assert_eq!(
             report.files.list("/sys/bus/pci/devices"),
             Err(Absence::NotCollected)

@@ -17,13 +17,13 @@ use crate::source::{Absence, MemorySource};
 
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const BZIP2: &[u8] = b"BZh";
-/// The first bytes of what other programs compress.
+/// Magic numbers of unsupported compression formats.
 const FOREIGN: [(&[u8], &str); 3] = [
     (&[0x28, 0xb5, 0x2f, 0xfd], "zstd"),
     (&[0xfd, b'7', b'z', b'X', b'Z'], "xz"),
     (b"PK\x03\x04", "zip"),
 ];
-/// Where a tar has its magic bytes.
+/// The location of a tar's magic bytes.
 const USTAR: std::ops::Range<usize> = 257..262;
 
 /// The content of a file after decompression.
@@ -35,7 +35,7 @@ pub(super) enum Container<'a> {
 }
 
 impl<'a> Container<'a> {
-    /// Unpacks a file.
+    /// Decompresses a file, if it is compressed, and detects tar.
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, ImportError> {
         if bytes.is_empty() {
             return Err(ImportError::Empty);
@@ -58,7 +58,7 @@ impl<'a> Container<'a> {
         Ok(Self::Text(Cow::Borrowed(bytes)))
     }
 
-    /// Unpacks a single compressed stream.
+    /// Decompresses a single stream.
     fn packed<R: Read>(stream: impl Fn() -> R) -> Result<Self, ImportError> {
         let damaged = |error: io::Error| ImportError::Damaged(error.to_string());
         let mut head = Vec::new();
@@ -81,10 +81,10 @@ impl<'a> Container<'a> {
     }
 }
 
-/// The bytes of a text in UTF-8, if they are one.
+/// Decodes bytes as UTF-8 text, if they are text.
 pub(super) fn checked(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ImportError> {
     let text = plain::decoded(bytes)?;
-    // Terminals leave escapes in what they log; other control characters are in no text.
+    // Terminal logs may contain escapes; other control characters do not occur in text.
     let control = |byte: &u8| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f);
     match text.iter().position(control) {
         Some(at) => Err(ImportError::Binary { at, byte: text[at] }),
@@ -96,9 +96,9 @@ pub(super) fn checked(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ImportError> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Capture {
-    /// Files of the node: of hwloc-gather-topology, of `rdma_topo dump`.
+    /// Files of the node, from hwloc-gather-topology or `rdma_topo dump`.
     Files(Box<MemorySource>),
-    /// Its PCI tree and what goes with it: of lspci, of hwloc's XML.
+    /// Its PCI tree and related facts, from lspci or hwloc's XML.
     Devices(Box<Inventory>),
     /// The tables of `nvidia-smi topo` only.
     Matrices(Matrices),
@@ -147,18 +147,18 @@ impl Capture {
         }
     }
 
-    /// A text that is XML or JSON; `None` for any other.
+    /// Reads XML or JSON; `None` for any other text.
     pub(super) fn marked_up(bytes: &[u8]) -> Option<Result<Self, ImportError>> {
         let mut marks = bytes.iter().filter(|byte| !byte.is_ascii_whitespace());
         let (first, second) = (marks.next()?, marks.next());
-        // The kernel's log begins with `[    1.0]`, `[Thu Feb 20` or `<6>[`, a pasted terminal with
-        // `[root@host ~]#`. A list of JSON that describes a node holds objects, lists or strings.
+        // The kernel log starts with `[    1.0]`, `[Thu Feb 20` or `<6>[`, and a pasted terminal session with
+        // `[root@host ~]#`. A JSON list that describes a node contains objects, lists or strings.
         let is_log_or_prompt = match (first, second) {
             (b'[', Some(next)) => !matches!(next, b'{' | b'[' | b'"' | b']'),
             (b'<', Some(next)) => next.is_ascii_digit(),
             _ => false,
         };
-        // `journalctl -o json` has a message in each line.
+        // `journalctl -o json` prints a message per line.
         let line = bytes
             .split(|byte| *byte == b'\n')
             .next()
@@ -197,8 +197,8 @@ impl Capture {
         nccl_xml::read(text).map(Self::Nccl)
     }
 
-    /// The node that a listing of lspci describes. Its NUMA nodes are known only by
-    /// those that it names; a listing that would name them, and names none, comes from a node with one.
+    /// Returns the node described by an lspci listing. Its NUMA nodes are only those that the listing names; if a
+    /// listing would name them but names none, the machine has only one.
     pub(super) fn listing(listing: lspci::Listing) -> Result<Inventory, ImportError> {
         let functions = &listing.functions;
         let is_bridge = |function: &&Function| {
@@ -208,8 +208,8 @@ impl Capture {
         let bridges = functions.iter().filter(is_bridge).count();
         let has_buses = functions.iter().any(|function| function.bridge.is_some());
         let is_flat = bridges > 0 && !has_buses;
-        // A dump of config space alone has capabilities and no NUMA nodes: only a
-        // listing by `-v`, which also names drivers, would have named them.
+        // A dump of config space alone has capabilities but no NUMA nodes: only a `-v` listing, which also names
+        // drivers, would have named them.
         let names_drivers = (functions.iter()).any(|it| it.driver != Err(Absence::NotCollected));
         let verbose = names_drivers
             && (functions.iter()).any(|function| function.acs != Err(Absence::NotCollected));
@@ -226,7 +226,7 @@ impl Capture {
         nodes.dedup();
         let all_said = (tree.functions()).all(|it| it.numa != Err(Absence::NotCollected));
         let numa = match (nodes.is_empty(), verbose) {
-            // A part of a listing may lack whole nodes.
+            // A partial listing may lack whole nodes.
             (false, _) if all_said => NumaLayout {
                 online: Ok(nodes),
                 ..NumaLayout::unknown()

@@ -1,4 +1,4 @@
-//! The archives of `hwloc-gather-topology`, or of any other copy of sysfs.
+//! Archives by `hwloc-gather-topology`, or any other tar of sysfs.
 
 use std::io::{self, Read};
 
@@ -9,29 +9,29 @@ use crate::source::{MAX_FILE, MemorySource};
 
 /// The most entries. Captures of large servers have some ten thousand.
 const MOST_ENTRIES: usize = 250_000;
-/// The most bytes of all files together that are kept.
+/// The most bytes kept of all files together.
 const MOST_CONTENT: usize = 64 << 20;
-/// The most bytes that are unpacked, headers and padding included.
+/// The most bytes to unpack, headers and padding included.
 const MOST_UNPACKED: u64 = 256 << 20;
-/// The most files beside the node's, and the most bytes of one.
+/// The most files other than the node's, and the most bytes of each.
 const MOST_OTHERS: usize = 1024;
 const MOST_OTHER: u64 = 16 << 20;
-/// The longest path and the longest target of a link, `PATH_MAX` of Linux.
+/// The longest path and link target, `PATH_MAX` of Linux.
 const MOST_PATH: usize = 4096;
 
-/// What a tar holds.
+/// The contents of a tar.
 #[derive(Debug)]
 pub(super) struct Unpacked {
-    /// The files below its `sys` and `proc`, if it has them.
+    /// The files below its `sys` and `proc`, if it has these.
     pub(super) node: Option<MemorySource>,
     /// Its other files, by their paths in it.
     pub(super) others: Vec<(String, Vec<u8>)>,
-    /// How many more there are.
+    /// The number of further files.
     pub(super) left_out: usize,
 }
 
-/// Reads an unpacked tar as the files below its `sys` and `proc`, wherever these are in it. All
-/// else is not collected. No file is written, and links resolve only to other entries.
+/// Reads an uncompressed tar as the files below its `sys` and `proc`, wherever those are in it. Everything else is "not
+/// collected". Writes no file; links resolve only to other entries.
 ///
 /// # Errors
 ///
@@ -85,7 +85,7 @@ pub(super) fn unpack(tar: impl Read) -> Result<Unpacked, ImportError> {
                 node = node.directory(&path);
                 kept += 1;
             }
-            // Devices, pipes and second names of a file are nothing that sysfs has.
+            // sysfs contains no devices, pipes or hard links.
             _ => {}
         }
     }
@@ -96,7 +96,7 @@ pub(super) fn unpack(tar: impl Read) -> Result<Unpacked, ImportError> {
     })
 }
 
-/// The first bytes of an entry, which count toward the limit of all entries.
+/// Returns the first bytes of an entry; they count toward the limit for all entries.
 fn contents(
     entry: &mut impl Read,
     most: usize,
@@ -117,11 +117,11 @@ fn contents(
 enum EntryPath {
     /// On the node.
     Node(String),
-    /// Beside it.
+    /// Not on the node.
     Other(String),
 }
 
-/// Where an entry belongs on the node: `name/sys/bus` and `./sys/bus` are `/sys/bus`.
+/// Returns an entry's path on the node: `name/sys/bus` and `./sys/bus` are `/sys/bus`.
 fn entry_path(path: &[u8]) -> Result<EntryPath, ImportError> {
     let path = String::from_utf8_lossy(path);
     if path.len() > MOST_PATH {
@@ -177,7 +177,7 @@ mod tests {
             let mut header = Header::new_gnu();
             header.set_entry_type(*kind);
             header.set_mode(0o644);
-            // What a tool that means harm writes, which the builder would not.
+            // What a malicious tool would write, and the builder would refuse.
             header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
             let body: &[u8] = if *kind == EntryType::Symlink {
                 header.as_old_mut().linkname[..content.len()].copy_from_slice(content);

@@ -1,4 +1,4 @@
-//! The XML of hwloc (`lstopo --of xml`, versions 2 and 3).
+//! hwloc's XML (`lstopo --of xml`, versions 2 and 3).
 
 use gdr_pci::Bdf;
 use roxmltree::{Document, Node, ParsingOptions};
@@ -17,14 +17,14 @@ use crate::source::Absence;
 ///
 /// # Errors
 ///
-/// [`ImportError::TooLong`], [`ImportError::TooDeep`], and [`ImportError::HwlocXml`] for what is
-/// not XML, or not a topology with PCI functions.
+/// [`ImportError::TooLong`], [`ImportError::TooDeep`], and [`ImportError::HwlocXml`] if it is not XML, or not a
+/// topology with PCI functions.
 pub fn read(text: &str) -> Result<Inventory, ImportError> {
     check_length(text)?;
     check_depth(text)?;
     let options = ParsingOptions {
         nodes_limit: 16 * MOST_NODES,
-        // hwloc names its DTD.
+        // hwloc refers to its DTD.
         allow_dtd: true,
         ..ParsingOptions::default()
     };
@@ -68,17 +68,17 @@ pub fn read(text: &str) -> Result<Inventory, ImportError> {
     Ok(inventory)
 }
 
-/// How the kind of an operating system's device is written.
+/// How an OS device's kind is encoded.
 #[derive(Clone, Copy)]
 enum Kinds {
-    /// One number, up to version 2: 2 is a network device, 3 one of OpenFabrics.
+    /// As a number, up to version 2: 2 is a network device, 3 an OpenFabrics device.
     Numbers,
-    /// A bit for each, from version 3 on: 16 is a network device, 32 one of OpenFabrics.
+    /// As bits, from version 3 on: 16 is a network device, 32 an OpenFabrics device.
     Bits,
 }
 
 impl Kinds {
-    /// Returns whether a device is a network interface and whether it is an RDMA device.
+    /// Returns whether a device is a network interface, and whether it is an RDMA device.
     fn of(self, device: Node<'_, '_>) -> (bool, bool) {
         let name = device.attribute("name").unwrap_or_default();
         let kind = device.attribute("osdev_type").unwrap_or_default();
@@ -103,7 +103,7 @@ struct Found {
 }
 
 impl Found {
-    /// Takes in the objects in one. Elements are nested no deeper than was checked.
+    /// Adds the objects inside an element. The nesting depth was already checked.
     fn below(&mut self, of: Node<'_, '_>, numa: Option<NumaNode>, parent: Option<Parent>) {
         for object in of.children().filter(|child| child.has_tag_name("object")) {
             let numa = match object.attribute("nodeset") {
@@ -143,7 +143,7 @@ impl Found {
         }
     }
 
-    /// An operating system's device in a function, if it is a network interface or an RDMA device.
+    /// Adds an OS device inside a function, if it is a network interface or an RDMA device.
     fn device(&mut self, object: Node<'_, '_>, parent: Option<Parent>) {
         let name = object.attribute("name").unwrap_or_default();
         let Some(Parent::Bridge(function)) = parent.filter(|_| !name.is_empty()) else {
@@ -180,8 +180,7 @@ impl Found {
     }
 }
 
-/// The node in a set with one member: `0x00000002`. Words beyond the first, each for 32 nodes,
-/// stand before it.
+/// Returns the only node in a set: `0x00000002`. Higher words of 32 nodes each come first.
 fn only_node(set: &str) -> Option<NumaNode> {
     let words: Vec<u32> = (set.split(','))
         .map(|word| {

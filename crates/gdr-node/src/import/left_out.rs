@@ -1,4 +1,4 @@
-//! Parts of a capture that a reader skipped.
+//! Parts of a capture that were skipped.
 
 use std::fmt;
 
@@ -9,23 +9,23 @@ use std::fmt;
 pub enum LeftOut {
     /// Lines of `lspci -t` whose parents are cut off. `first` is shortened.
     DrawnLines { count: usize, first: String },
-    /// Bridges of a listing that does not have the buses behind them.
+    /// Bridges in a listing without bus numbers.
     Buses(usize),
-    /// Functions above the limit.
+    /// Functions beyond the limit.
     Functions { count: usize, read: usize },
     /// Lines longer than any tool prints.
     LongLines(usize),
-    /// Matrices above the limit.
+    /// Matrices beyond the limit.
     Matrices(usize),
-    /// Lines that look like rows of a matrix and do not fit one. `first` is shortened.
+    /// Lines that look like rows of a matrix but fit none. `first` is shortened.
     Rows { count: usize, first: String },
-    /// Devices above the limit of a matrix.
+    /// Devices beyond the limit of a matrix.
     Devices(usize),
-    /// Elements of an XML file without the attributes that they need.
+    /// XML elements that lack required attributes.
     Elements(usize),
-    /// A file that is not a capture, of several.
+    /// One of several files, which is not a capture.
     File { name: String, why: String },
-    /// Files above the limit.
+    /// Files beyond the limit.
     Files(usize),
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// A line, short and without what moves a terminal's cursor.
+/// Shortens a line, and removes what would control a terminal.
 pub(super) fn shortened(line: &str) -> String {
     let marks = |c| matches!(c, ' ' | '\t' | '|');
     let shown: String = line.trim_matches(marks).chars().take(48).collect();

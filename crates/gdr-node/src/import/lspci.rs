@@ -1,4 +1,4 @@
-//! `lspci -vvv`, `lspci -xxxx`, `lspci -t`, `lspci -mm`, `lspci -PP`, or several at once, with or
+//! The output of `lspci -vvv`, `lspci -xxxx`, `lspci -t`, `lspci -mm`, `lspci -PP`, or several of these, with or
 //! without `-nn` and `-D`.
 
 mod device_line;
@@ -17,13 +17,13 @@ use crate::source::Absence;
 use record::Record;
 use tree_view::TreeView;
 
-/// The most functions that are read. Large servers have a thousand.
+/// The most functions to read. Large servers have a thousand.
 const MOST_FUNCTIONS: usize = 1 << 14;
 
 /// The output of lspci about the functions of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// The functions, in the order of the listing.
+    /// The functions, in listing order.
     pub functions: Vec<Function>,
     /// Lines that belong to no function.
     pub skipped_lines: usize,
@@ -34,11 +34,10 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// The tree that the functions form by their bus numbers.
+    /// Builds the tree given by the functions' bus numbers.
     ///
-    /// A function whose record has no NUMA node takes it from the other functions of its card, or
-    /// from its host bridge. Root buses whose bridges are missing from a partial listing are
-    /// [severed](Tree::is_severed).
+    /// A function without a NUMA node gets that of the other functions of its card, or of its host bridge. Root buses
+    /// above which a partial listing lacks bridges are [severed](Tree::is_severed).
     pub fn into_tree(self) -> Tree {
         let is_first = |function: &Function| {
             let Bdf {
@@ -49,8 +48,8 @@ impl Listing {
             } = function.bdf;
             (bus, device, function) == (0, 0, 0)
         };
-        // Whole listings begin with the first function of a node. One without any buses behind
-        // bridges (`-mm`, or without its bridges) does not show what is above its devices.
+        // A complete listing starts with the node's first function. One without any buses behind bridges (`-mm`, or
+        // without its bridges) does not show what is above its devices.
         let has_buses = self.functions.iter().any(|it| it.bridge.is_some());
         let is_whole = has_buses && self.functions.iter().any(is_first);
         let drawn = self.drawn_roots;
@@ -70,7 +69,7 @@ impl Listing {
     }
 }
 
-/// Returns whether a function is on a root bus by its port type, or may be as a bridge without one.
+/// Returns whether a function is on a root bus according to its port type, or may be, as a bridge without one.
 fn is_on_root_bus(function: &Function) -> bool {
     let port = function.express.as_ref().ok().map(|express| express.port);
     let class = function.identity.class;
@@ -81,16 +80,15 @@ fn is_on_root_bus(function: &Function) -> bool {
     }
 }
 
-/// Reads a listing, also one that was quoted, indented or lost its leading blanks.
+/// Reads a listing, even if it was quoted, indented or lost its leading blanks.
 ///
-/// Bytes (`-x` to `-xxxx`) take precedence over words. Without `-nn` only well-known vendors and
-/// classes get their IDs. A drawing (`-t`) adds the functions and buses that the lists do not have.
-/// It has no classes: a function gets one where its number or its name shows it.
+/// Bytes (`-x` to `-xxxx`) take precedence over text. Without `-nn`, only well-known vendors and classes get their IDs.
+/// A drawing (`-t`) adds functions and buses that the lists lack. It has no classes: a function gets one if its number
+/// or name determines it.
 ///
 /// # Errors
 ///
-/// [`ImportError::TooLong`], or [`ImportError::NotRecognized`] if no line begins with the address
-/// of a function.
+/// [`ImportError::TooLong`], or [`ImportError::NotRecognized`] if no line starts with a function's address.
 pub fn read(text: &str) -> Result<Listing, ImportError> {
     check_length(text)?;
     let plain = plain::unquoted(text);
@@ -101,19 +99,19 @@ pub fn read(text: &str) -> Result<Listing, ImportError> {
     reading.finish(plain::long_lines(&plain))
 }
 
-/// A listing as far as it was read.
+/// A listing, as far as it was read.
 #[derive(Default)]
 struct Reading {
     functions: Vec<Function>,
-    /// The functions that a record with details described.
+    /// The functions described in detail.
     verbose: BTreeSet<Bdf>,
     record: Option<Record>,
     drawing: TreeView,
     drawn: Vec<Function>,
-    /// The buses behind bridges by the paths of `-PP`.
+    /// The buses behind bridges, from the paths of `-PP`.
     paths: BTreeMap<Bdf, BusRange>,
     skipped_lines: usize,
-    /// Functions beyond the most.
+    /// Functions beyond the limit.
     beyond: usize,
 }
 
@@ -139,7 +137,7 @@ impl Reading {
         }
     }
 
-    /// Takes in the bridges above a function on a bus.
+    /// Records the bridges above a function on a bus.
     fn learn_path(&mut self, above: &[Bdf], bus: u8) {
         let below = above.iter().skip(1).map(|next| next.bus).chain([bus]);
         for (bridge, secondary) in above.iter().zip(below) {
@@ -178,8 +176,8 @@ impl Reading {
                 command: "lspci -D -nn -vvv",
             });
         }
-        // lspci leaves out a node of -1. Without a node, firmware assigned none, but only in a
-        // record with details and if another record has a node.
+        // lspci omits a NUMA node of -1. So a missing node means that firmware assigned none, but only in a detailed
+        // record, and if another record has a node.
         let is_named = (functions.iter())
             .any(|function| function.numa.is_ok() && self.verbose.contains(&function.bdf));
         for function in functions.iter_mut().filter(|_| is_named) {
@@ -212,9 +210,9 @@ impl Reading {
     }
 }
 
-/// `-v` names the driver of every function that has one, at the end of its record. In a listing
-/// that does so for most devices, a record without a driver means that none is bound. The end of
-/// the last record may be cut off.
+/// Settles functions without a driver. At the end of each record, `-v` names the driver of any function that has one.
+/// If a listing does so for most devices, a record without a driver means that none is bound. The last record may be
+/// truncated.
 fn settle_drivers(functions: &mut [Function]) {
     const DRIVEN: [u8; 3] = [0x01, 0x02, 0x03];
     let verbose = |function: &Function| function.acs != Err(Absence::NotCollected) || function.gone;
@@ -236,7 +234,7 @@ fn settle_drivers(functions: &mut [Function]) {
     }
 }
 
-/// Adds what another list or a drawing shows of the same node.
+/// Adds what another list or a drawing of the same node shows.
 fn add(functions: &mut Vec<Function>, more: Vec<Function>) {
     let mut known: BTreeMap<Bdf, usize> = (functions.iter().enumerate())
         .map(|(at, function)| (function.bdf, at))
@@ -255,15 +253,14 @@ fn add(functions: &mut Vec<Function>, more: Vec<Function>) {
 /// The first line of a function.
 struct Headline<'a> {
     bdf: Bdf,
-    /// The bridges above it, from the root down, in the form of `-PP`.
+    /// The bridges above it from the root down, in the form of `-PP`.
     above: Vec<Bdf>,
-    /// What follows the address.
+    /// The text after the address.
     rest: &'a str,
 }
 
-/// `3b:00.0 3D controller: ...`, with `-PP` after the addresses of the bridges above it, or
-/// `Slot: 3b:00.0` of `-vmm`. Where the listing was indented, the class shows that this is not some
-/// other line with an address.
+/// Parses `3b:00.0 3D controller: ...`, with `-PP` after the addresses of the bridges above it, or `Slot: 3b:00.0` of
+/// `-vmm`. In an indented listing, the class distinguishes it from other lines with an address.
 fn headline(line: &str) -> Option<Headline<'_>> {
     let inside = line.trim_start();
     let slot = ["Slot:", "Device:"];
@@ -283,7 +280,7 @@ fn headline(line: &str) -> Option<Headline<'_>> {
     };
     let mut bdf: Bdf = last.parse().ok()?;
     let mut above: Vec<Bdf> = path.split('/').filter_map(|it| it.parse().ok()).collect();
-    // Only the first one has the domain.
+    // Only the first address has the domain.
     let domain = above.first().map_or(bdf.domain, |first| first.domain);
     for at in above.iter_mut().chain([&mut bdf]) {
         at.domain = domain;
@@ -292,7 +289,7 @@ fn headline(line: &str) -> Option<Headline<'_>> {
     (is_first || device_line::has_class(rest)).then_some(Headline { bdf, above, rest })
 }
 
-/// Gives bridges the buses that the paths of `-PP` show behind them.
+/// Sets the bus ranges of bridges according to the paths of `-PP`.
 fn add_buses(functions: &mut [Function], paths: &BTreeMap<Bdf, BusRange>) {
     for function in functions {
         function.bridge = function.bridge.or(paths.get(&function.bdf).copied());
@@ -468,7 +465,7 @@ mod tests {
         assert!(!only(GPU).gone);
     }
 
-    /// A listing of four functions by `-v`, which names these drivers.
+    /// Returns the drivers read from a `-v` listing of four functions with these drivers.
     fn with_drivers(drivers: [Option<&str>; 4]) -> Vec<crate::source::Datum<String>> {
         let text: String = (0..)
             .zip(drivers)
@@ -491,7 +488,7 @@ mod tests {
         let nvidia = Some("nvidia");
         let drivers = with_drivers([nvidia, None, nvidia, nvidia]);
         assert_eq!(drivers[1], Err(Absence::Missing));
-        // The end of the last record may be cut off, and a listing that names few does not decide.
+        // The last record may be truncated, and a listing that names few drivers is not conclusive.
         let drivers = with_drivers([nvidia, nvidia, nvidia, None]);
         assert_eq!(drivers[3], Err(Absence::NotCollected));
         let drivers = with_drivers([nvidia, None, None, nvidia]);
@@ -578,7 +575,7 @@ mod tests {
         };
         let ends = "3b:00.0 3D controller: NVIDIA\n5e:00.0 Infiniband controller: Mellanox\n";
         assert_eq!(severed(ends), ["pci0000:3b", "pci0000:5e"]);
-        // A guest's devices on bus 0, and a whole listing.
+        // A guest's devices on bus 0, and a complete listing.
         assert!(severed("0001:00:00.0 3D controller: NVIDIA\n").is_empty());
         let whole = "00:00.0 Host bridge: Intel\n00:01.0 PCI bridge: Intel\n\
                      \tBus: primary=00, secondary=01, subordinate=01\n";

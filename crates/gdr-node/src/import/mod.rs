@@ -1,9 +1,9 @@
-//! Readers for what other tools print about a node.
+//! Readers for the output of other tools about a node.
 //!
-//! Each reader takes a text of at most [`MAX_TEXT`] bytes and skips lines that it does not know.
-//! The readers do not panic, and their memory is bounded by the size of the text. Lines that look
-//! like part of a capture and were not read are a [`LeftOut`]. [`Capture::read`] detects the format
-//! of a file, and an [`Assembly`] makes one node of several files.
+//! Each reader accepts at most [`MAX_TEXT`] bytes of text, and skips lines that it does not know. Readers do not panic,
+//! and their memory use is bounded by the size of the text. Lines that look like part of a capture but were not read
+//! are reported as [`LeftOut`]. [`Capture::read`] detects the format of a file, and an [`Assembly`] combines several
+//! files into one node.
 
 mod assembly;
 mod bug_report;
@@ -23,7 +23,7 @@ pub use assembly::{Assembled, Assembly};
 pub use detect::Capture;
 pub use left_out::LeftOut;
 
-/// The longest text that a reader takes, in bytes.
+/// The longest text that readers accept, in bytes.
 pub const MAX_TEXT: usize = 64 << 20;
 
 /// The text could not be read.
@@ -64,29 +64,29 @@ pub enum ImportError {
     /// It is not a dump of `rdma_topo`.
     #[error("this is not a dump from rdma_topo: {0}; pass the output of `rdma_topo dump`")]
     Dump(String),
-    /// A packed file is cut off or wrong.
+    /// A compressed file is truncated or damaged.
     #[error("the file cannot be unpacked: {0}; copy it again")]
     Damaged(String),
-    /// A packed file is over a limit.
+    /// A compressed file exceeds a limit.
     #[error("the file unpacks to more than {0}, which is too large for a capture of a node")]
     TooLarge(&'static str),
-    /// An entry of a packed file has a path outside it.
+    /// An archive entry has a path outside of the archive.
     #[error("the file contains the path `{0}`, which lies outside its root: it was tampered with")]
     Path(String),
-    /// It has bytes that are not text.
+    /// It contains bytes that are not text.
     #[error(
         "the file is not text: byte {at} is {byte:#04x}; pass the text itself, or an archive of \
          `gdr collect` or hwloc-gather-topology"
     )]
     #[allow(missing_docs, reason = "the names say it")]
     Binary { at: usize, byte: u8 },
-    /// It is compressed in a format that is not supported.
+    /// It is compressed in an unsupported format.
     #[error("the file is compressed with {0}; unpack it first, or compress it with gzip or bzip2")]
     Packed(&'static str),
-    /// It has no bytes.
+    /// It is empty.
     #[error("the file is empty; make the capture again")]
     Empty,
-    /// Its format is not known.
+    /// Its format is unknown.
     #[error(
         "this is neither an archive of a node nor another capture of one; pass an archive of `gdr collect`, or what \
          `lspci -D -nn -vvv`, `nvidia-smi topo -m`, `nvidia-smi -q`, dmesg, NCCL_TOPO_DUMP_FILE, \
@@ -95,11 +95,11 @@ pub enum ImportError {
     Unknown,
 }
 
-/// The text of a file, which may be packed by gzip or bzip2, or in UTF-16.
+/// Returns a file's text, which may be compressed by gzip or bzip2, or encoded in UTF-16.
 ///
 /// # Errors
 ///
-/// [`ImportError::Binary`] for bytes that are not text, and the errors of unpacking.
+/// [`ImportError::Binary`] for bytes that are not text, and errors of decompression.
 pub fn text(bytes: &[u8]) -> Result<String, ImportError> {
     match detect::Container::open(bytes)? {
         detect::Container::Text(text) => {

@@ -1,4 +1,4 @@
-//! The topology files of NCCL (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`) and of RCCL.
+//! Topology files of NCCL (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`) and RCCL.
 
 use gdr_pci::Bdf;
 use roxmltree::{Document, Node, ParsingOptions};
@@ -6,26 +6,26 @@ use roxmltree::{Document, Node, ParsingOptions};
 use super::{ImportError, LeftOut, check_length};
 use crate::pci::{Class, DeviceId, Identity, Link, LinkSpeed, LinkWidth, VendorId};
 
-/// The deepest nesting of elements. Machines have less than a dozen switches in a row.
+/// The deepest element nesting. Machines have less than a dozen switches in a row.
 const MOST_DEPTH: usize = 64;
 
-/// The most elements and pieces of text in a file. Files of whole racks have some thousands.
+/// The most elements and text nodes in a file. Files of whole racks have some thousands.
 pub(super) const MOST_NODES: u32 = 1 << 16;
 
-/// The most CPUs in a file; each is joined to all others of its host.
+/// The most CPUs in a file; each is connected to all others of its host.
 const MOST_CPUS: usize = 512;
 
 /// A topology as NCCL writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NcclTopology {
-    /// The CPUs, which for NCCL are the NUMA nodes.
+    /// The CPUs, which NCCL equates with NUMA nodes.
     pub cpus: Vec<Cpu>,
-    /// Elements that were left out because an attribute they need is not there or is invalid.
+    /// Elements skipped because a required attribute is missing or invalid.
     pub skipped_elements: usize,
 }
 
 impl NcclTopology {
-    /// The parts that were not read.
+    /// Returns the parts that were not read.
     pub fn left_out(&self) -> Option<LeftOut> {
         (self.skipped_elements > 0).then_some(LeftOut::Elements(self.skipped_elements))
     }
@@ -59,16 +59,15 @@ pub struct PciNode {
     pub bdf: Bdf,
     /// `class`, `vendor`, `device` and the board's.
     pub identity: Identity,
-    /// `link_speed` and `link_width`. NCCL takes Gen3 for a speed and 16 for a width that are not
-    /// there.
+    /// `link_speed` and `link_width`. NCCL assumes Gen3 and a width of 16 if they are missing.
     pub link: Link,
-    /// The `gpu` elements in it: one, or one for each rank that shares the GPU.
+    /// Its `gpu` elements: one per rank that shares the GPU.
     pub gpus: Vec<Gpu>,
     /// The `net` elements in its `nic` elements.
     pub nets: Vec<Net>,
     /// The PCI elements below it.
     pub children: Vec<PciNode>,
-    /// `pcilink`: switches that it reaches without going through their parents.
+    /// `pcilink`: switches reachable without going through their parents.
     pub peers: Vec<Bdf>,
 }
 
@@ -81,11 +80,11 @@ pub struct Gpu {
     pub rank: Option<u32>,
     /// `sm`: the compute capability, 90 for 9.0.
     pub sm: Option<u32>,
-    /// `gdr`: whether the network may reach its memory.
+    /// `gdr`: whether the network may access its memory.
     pub gdr: Option<bool>,
     /// Its links to other GPUs and to switches.
     pub links: Vec<GpuLink>,
-    /// Links of a chip-to-chip kind to its CPU.
+    /// The number of chip-to-chip links to its CPU.
     pub c2c: u32,
 }
 
@@ -109,7 +108,7 @@ pub struct Net {
     pub dev: Option<u32>,
     /// `speed`, in Mb/s.
     pub megabits: Option<u32>,
-    /// `gdr`: whether it may reach a GPU's memory.
+    /// `gdr`: whether it may access a GPU's memory.
     pub gdr: Option<bool>,
 }
 
@@ -117,9 +116,9 @@ pub struct Net {
 ///
 /// # Errors
 ///
-/// [`ImportError::TooLong`], [`ImportError::Xml`] if it is not XML or has too many elements,
-/// [`ImportError::TooDeep`], and [`ImportError::NotRecognized`] where the outermost element is not
-/// `system` (the graphs of `NCCL_GRAPH_DUMP_FILE` are another kind of file).
+/// [`ImportError::TooLong`]; [`ImportError::Xml`] if it is not XML or has too many elements; [`ImportError::TooDeep`];
+/// and [`ImportError::NotRecognized`] if the root element is not `system` (the graphs of `NCCL_GRAPH_DUMP_FILE` are a
+/// different kind of file).
 pub fn read(text: &str) -> Result<NcclTopology, ImportError> {
     check_length(text)?;
     check_depth(text)?;
@@ -152,8 +151,7 @@ pub fn read(text: &str) -> Result<NcclTopology, ImportError> {
     })
 }
 
-/// Refuses a text that opens many more elements than it has closed, before a parser follows it
-/// down.
+/// Rejects a text that nests elements too deeply, before a parser recurses into it.
 pub(super) fn check_depth(text: &str) -> Result<(), ImportError> {
     let mut depth: usize = 0;
     for (at, _) in text.match_indices('<') {

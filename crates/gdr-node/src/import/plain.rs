@@ -1,13 +1,13 @@
-//! The text of a capture without the marks that pasting, quoting and logging add.
+//! Cleaning a capture's text of what pasting, quoting and logging add.
 
 use std::borrow::Cow;
 
 use super::{ImportError, MAX_TEXT};
 
-/// The longest line that is read, in bytes. A matrix of four thousand devices has half of it.
+/// The longest line to read, in bytes. A matrix of four thousand devices needs half of it.
 pub(super) const MOST_LINE: usize = 64 << 10;
 
-/// The bytes of a text as UTF-8. A byte order mark identifies UTF-16.
+/// Decodes text as UTF-8, or as UTF-16 if it has a byte order mark.
 pub(super) fn decoded(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ImportError> {
     let (units, from): (_, fn([u8; 2]) -> u16) = match bytes {
         [0xff, 0xfe, units @ ..] => (units, u16::from_le_bytes),
@@ -31,18 +31,17 @@ pub(super) fn decoded(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ImportError> {
     Ok(Cow::Owned(text.into_bytes()))
 }
 
-/// The lines of a text, except overlong ones.
+/// Returns the lines of a text, except overlong ones.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| line.len() <= MOST_LINE)
 }
 
-/// The number of lines that [`lines`] skips.
+/// Returns the number of lines that [`lines`] skips.
 pub(super) fn long_lines(text: &str) -> usize {
     text.lines().filter(|line| line.len() > MOST_LINE).count()
 }
 
-/// The text without the marks of quotes (`> `), with the blanks of web pages as blanks, and
-/// without the escapes of terminals.
+/// Removes quote marks (`> `) and terminal escapes, and normalizes the blanks of web pages.
 pub(super) fn unquoted(text: &str) -> Cow<'_, str> {
     let is_quoted = |line: &str| line.trim_start_matches(' ').starts_with('>');
     let is_plain = !text.contains(['\u{a0}', '\u{1b}']) && !text.lines().any(is_quoted);
@@ -53,7 +52,7 @@ pub(super) fn unquoted(text: &str) -> Cow<'_, str> {
     for line in text.lines() {
         let mut line = line;
         while let Some(quoted) = line.trim_start_matches(' ').strip_prefix('>') {
-            // One blank belongs to the mark.
+            // One blank belongs to the quote mark.
             line = quoted.strip_prefix(' ').unwrap_or(quoted);
         }
         put_without_escapes(&mut plain, line);
@@ -62,7 +61,7 @@ pub(super) fn unquoted(text: &str) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// Appends a line without the escapes with which terminals underline and colour.
+/// Appends a line without terminal escapes for underlining and color.
 fn put_without_escapes(plain: &mut String, line: &str) {
     let mut parts = line.split('\u{1b}');
     let mut put = |part: &str| plain.extend(part.chars().map(blank));
@@ -108,7 +107,7 @@ mod tests {
             decoded(&little[..5]),
             Err(ImportError::Damaged(_))
         ));
-        // A lone half of a pair.
+        // An unpaired surrogate.
         assert_eq!(
             decoded(b"\xff\xfe\x00\xd8x\x00").unwrap(),
             "\u{fffd}x".as_bytes()

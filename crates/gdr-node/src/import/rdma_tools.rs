@@ -1,8 +1,8 @@
-//! What the tools of RDMA and network devices print: `ibstat`, `ibstatus`, `ibv_devinfo`,
-//! `ibdev2netdev`, `ethtool -i`, `ip address` and `mlxconfig -d DEVICE q`.
+//! The output of RDMA and network tools: `ibstat`, `ibstatus`, `ibv_devinfo`, `ibdev2netdev`, `ethtool -i`, `ip
+//! address` and `mlxconfig -d DEVICE q`.
 //!
-//! Each shows one side of a NIC. They are joined by bus addresses, and by the GUID of an RDMA device,
-//! which is made of the MAC address of its interface.
+//! Each shows one side of a NIC. They are joined by bus address, and by the GUID of an RDMA device, which is derived
+//! from its interface's MAC address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::source::{MemorySource, virtual_path};
 /// The most devices of each kind.
 const MOST: usize = 1024;
 
-/// The settings of mlxconfig that are kept.
+/// The mlxconfig settings to keep.
 const SETTINGS: [&str; 7] = [
     "ADVANCED_PCI_SETTINGS",
     "ATS_ENABLED",
@@ -25,14 +25,14 @@ const SETTINGS: [&str; 7] = [
     "ROCE_CONTROL",
 ];
 
-/// The devices that texts showed so far.
+/// The devices found so far.
 #[derive(Debug, Default)]
 pub(super) struct RdmaTools {
     devices: BTreeMap<String, RdmaDevice>,
     interfaces: BTreeMap<String, Interface>,
-    /// What `ethtool -i` printed without the command that names the interface.
+    /// Output of `ethtool -i` without the command, which names the interface.
     unnamed: BTreeMap<Bdf, Interface>,
-    /// RDMA devices with their interfaces.
+    /// Pairs of RDMA device and interface.
     pairs: Vec<(String, String)>,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct RdmaTools {
 struct RdmaDevice {
     at: Option<Bdf>,
     guid: Option<u64>,
-    /// Files below its directory in sysfs.
+    /// Its sysfs files.
     files: BTreeMap<String, String>,
-    /// The settings of its firmware.
+    /// Its firmware settings.
     settings: BTreeMap<&'static str, String>,
 }
 
@@ -56,25 +56,25 @@ struct Interface {
     addresses: Vec<IpAddr>,
 }
 
-/// The record that the lines are about.
+/// The record that the current lines belong to.
 #[derive(Clone, Debug)]
 enum Record {
     Nothing,
-    /// An RDMA device, and its port where one was named.
+    /// An RDMA device, and its port if one was named.
     Device(String, Option<u32>),
     Interface(String),
-    /// One of `ethtool -i` that no line has named.
+    /// Output of `ethtool -i` for an interface that no line has named.
     Unnamed(Interface),
-    /// A device of mlxconfig before the line that names it: its type, its board, its port's protocol.
+    /// An mlxconfig device before the line that names it: its type, board, and port protocol.
     Settings(BTreeMap<String, String>),
 }
 
 impl RdmaTools {
-    /// Takes in a text; false if none of the tools printed a part of it.
+    /// Reads a text. Returns false if none of it was printed by these tools.
     pub(super) fn read(&mut self, text: &str) -> bool {
         let mut is_found = false;
         let mut record = Record::Nothing;
-        // `ethtool -i eth0` names the interface only in the command.
+        // `ethtool -i eth0` names the interface in the command only.
         let mut asked: Option<String> = None;
         for line in super::plain::lines(text) {
             if let Some((_, rest)) = line.split_once("ethtool -i ") {
@@ -120,7 +120,7 @@ impl RdmaTools {
         Some(self.interfaces.entry(name.to_owned()).or_default())
     }
 
-    /// The record that a line begins.
+    /// Returns the record that a line starts.
     fn begins(&mut self, line: &str, asked: &mut Option<String>) -> Option<Record> {
         let line = line.trim();
         let quoted = |start: &str| line.strip_prefix(start)?.split('\'').next();
@@ -149,7 +149,7 @@ impl RdmaTools {
         self.link(line)
     }
 
-    /// `mlx5_0 port 1 ==> eth0 (Up)`, with `-v` after an address.
+    /// Parses `mlx5_0 port 1 ==> eth0 (Up)`; `-v` puts an address in front.
     fn pair(&mut self, left: &str, right: &str) -> Option<()> {
         let words: Vec<&str> = left.split_whitespace().collect();
         let at: Option<Bdf> = words.first()?.parse().ok();
@@ -165,7 +165,7 @@ impl RdmaTools {
         Some(())
     }
 
-    /// `2: eth0: <BROADCAST,UP> mtu 9000 qdisc mq state UP ...`
+    /// Parses `2: eth0: <BROADCAST,UP> mtu 9000 qdisc mq state UP ...`.
     fn link(&mut self, line: &str) -> Option<Record> {
         let (number, rest) = line.split_once(": ")?;
         number.parse::<u32>().ok()?;
@@ -188,7 +188,7 @@ impl RdmaTools {
         Some(Record::Interface(name.to_owned()))
     }
 
-    /// A line of a record, or one that may begin a record; true if it shows a device.
+    /// Parses a line of a record, or one that may start a record. Returns true if it shows a device.
     fn field(&mut self, record: &mut Record, label: &str, value: &str) -> bool {
         match (label, &mut *record) {
             ("driver", _) => {
@@ -238,7 +238,7 @@ impl RdmaTools {
                 } else if label == "firmware-version" {
                     interface.firmware = Some(value.to_owned());
                 } else if let Some(rest) = label.strip_prefix("link/ether ") {
-                    // The address has the colon at which the line was split.
+                    // The line was split at a colon inside the address.
                     let first = format!("{rest}:{value}");
                     interface.mac = mac(first.split_whitespace().next().unwrap_or_default());
                 }
@@ -256,14 +256,14 @@ impl RdmaTools {
         false
     }
 
-    /// The files of sysfs that the devices have, joined; `None` without a device.
+    /// Returns the devices' sysfs files, joined; `None` without a device.
     pub(super) fn files(mut self) -> Option<MemorySource> {
         self.join();
         if self.devices.is_empty() && self.interfaces.is_empty() {
             return None;
         }
         let mut node = MemorySource::partial();
-        // Not below /sys/bus/pci, whose list would name all functions of the node.
+        // Not below /sys/bus/pci, as listing that would seem to name all functions of the node.
         let link = |at: Bdf| format!("../../../devices/{at}");
         for (name, device) in &self.devices {
             let path = format!("/sys/class/infiniband/{name}");
@@ -318,7 +318,7 @@ impl RdmaTools {
         Some(node)
     }
 
-    /// Gives both sides of a NIC the address that one of them has.
+    /// Propagates an address from one side of a NIC to the other.
     fn join(&mut self) {
         for (at, unnamed) in std::mem::take(&mut self.unnamed) {
             let known = (self.interfaces.values_mut()).find(|interface| interface.at == Some(at));
@@ -327,7 +327,7 @@ impl RdmaTools {
                     interface.driver = interface.driver.take().or(unnamed.driver);
                     interface.firmware = interface.firmware.take().or(unnamed.firmware);
                 }
-                // Where no text has a name for it, its address is one.
+                // Without a name in any text, the address serves as one.
                 None => {
                     self.interfaces.insert(at.to_string(), unnamed);
                 }
@@ -360,7 +360,7 @@ impl RdmaTools {
 }
 
 impl RdmaDevice {
-    /// `LINK_TYPE_P1   ETH(2)` of mlxconfig; with `-e` three values: the default, of now, of the next boot.
+    /// Parses `LINK_TYPE_P1   ETH(2)` of mlxconfig; with `-e` there are three values: default, current, next boot.
     fn setting(&mut self, line: &str) {
         let line = line.trim_start_matches(['*', ' ', '\t']);
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -417,7 +417,7 @@ impl RdmaDevice {
     }
 }
 
-/// A name that can be a directory of sysfs.
+/// Returns whether a name is a possible sysfs directory.
 fn is_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     (1..=64).contains(&name.len())
@@ -437,7 +437,7 @@ fn mac(text: &str) -> Option<[u8; 6]> {
     bytes?.try_into().ok()
 }
 
-/// `inet 10.0.0.5/24 brd 10.0.0.255 scope global ib0`, `inet6 fe80::1/64 scope link`.
+/// Parses `inet 10.0.0.5/24 brd 10.0.0.255 scope global ib0` or `inet6 fe80::1/64 scope link`.
 fn ip_address(line: &str) -> Option<IpAddr> {
     let mut words = line.split_whitespace();
     matches!(words.next()?, "inet" | "inet6").then_some(())?;
@@ -445,8 +445,8 @@ fn ip_address(line: &str) -> Option<IpAddr> {
     (address.split('/').next())?.parse().ok()
 }
 
-/// The GUIDs that an adapter makes of its MAC address: with `ff:fe` or `03:00` in the middle, and with
-/// the universal bit as it is or turned.
+/// Returns the GUIDs that an adapter may derive from its MAC address: with `ff:fe` or `03:00` in the middle, and with
+/// the universal bit as is or inverted.
 fn guids([a, b, c, d, e, f]: [u8; 6]) -> [u64; 3] {
     [
         [a, b, c, 0x03, 0x00, d, e, f],
@@ -456,7 +456,7 @@ fn guids([a, b, c, d, e, f]: [u8; 6]) -> [u64; 3] {
     .map(u64::from_be_bytes)
 }
 
-/// As the kernel writes the state of a port: `4: ACTIVE` for `Active`, `PORT_ACTIVE (4)` and itself.
+/// Converts a port state to the kernel's notation: `4: ACTIVE` for `Active`, `PORT_ACTIVE (4)` and itself.
 fn state(text: &str) -> String {
     let word = text.split(" (").next().unwrap_or(text);
     let word = word.rsplit(": ").next().unwrap_or(word);
@@ -471,7 +471,7 @@ fn state(text: &str) -> String {
     format!("{number}: {word}")
 }
 
-/// As the kernel writes the physical state.
+/// Converts a physical state to the kernel's notation.
 fn physical(text: &str) -> String {
     match text {
         "LinkUp" => "5: LinkUp".to_owned(),
@@ -481,7 +481,7 @@ fn physical(text: &str) -> String {
     }
 }
 
-/// A LID as the kernel writes it.
+/// Converts a LID to the kernel's notation.
 fn lid(text: &str) -> String {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -582,7 +582,7 @@ mod tests {
             assert_eq!(netdev.function, Ok("0000:19:00.0".parse().unwrap()));
             assert_eq!(netdev.driver, Ok("mlx5_core".to_owned()));
             assert_eq!(netdev.firmware, Ok("28.39.1002 (X)".to_owned()));
-            // One card is not the list of all functions.
+            // A single card is not the list of all functions.
             assert!(inventory.tree.is_err());
         }
     }

@@ -1,4 +1,4 @@
-//! The dumps of `rdma_topo dump` of rdma-core.
+//! Dumps by `rdma_topo dump` of rdma-core.
 
 use std::io::Read;
 
@@ -9,14 +9,14 @@ use serde::Deserialize;
 use super::{ImportError, check_length};
 use crate::source::MemorySource;
 
-/// The bytes of a whole config space.
+/// The size of a whole config space in bytes.
 const MOST_CONFIG: u64 = 0x1000;
 
-/// The most functions that are read. Large servers have a thousand.
+/// The most functions to read. Large servers have a thousand.
 const MOST_FUNCTIONS: usize = 1 << 14;
 
-/// A function, as rdma-core's `kernel-boot/rdma_topo` keeps it. The config space is compressed by
-/// zlib and written in base64.
+/// A function, as stored by rdma-core's `kernel-boot/rdma_topo`. Its config space is compressed by zlib and encoded in
+/// base64.
 #[derive(Deserialize)]
 struct Item {
     realpath: String,
@@ -34,11 +34,11 @@ struct Subsystems {
     net: Vec<String>,
 }
 
-/// Reads a dump as the files of sysfs that it was made of. All else is not collected.
+/// Reads a dump as the sysfs files that it was made from. Everything else is "not collected".
 ///
 /// # Errors
 ///
-/// [`ImportError::TooLong`], and [`ImportError::Dump`] with the fault and its place.
+/// [`ImportError::TooLong`], and [`ImportError::Dump`] with the error and its location.
 pub fn read(text: &str) -> Result<MemorySource, ImportError> {
     check_length(text)?;
     let items: Vec<Item> =
@@ -97,7 +97,7 @@ fn add(node: MemorySource, item: &Item) -> Result<MemorySource, String> {
     Ok(node)
 }
 
-/// The sysfs files with the IDs of a modalias such as
+/// Returns the sysfs files with the IDs from a modalias such as
 /// `pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00`.
 fn identity(modalias: &str) -> Vec<(&'static str, String)> {
     let lower = modalias.to_ascii_lowercase();
@@ -108,7 +108,7 @@ fn identity(modalias: &str) -> Vec<(&'static str, String)> {
         rest.get::<std::ops::Range<usize>>(range)
             .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
     };
-    // v00001234 d00001234 sv00001234 sd00001234 bc12 sc12 i12, without the first letter.
+    // v00001234 d00001234 sv00001234 sd00001234 bc12 sc12 i12, with the first letter removed.
     let fields = [
         ("vendor", at(4..8)),
         ("device", at(13..17)),
@@ -135,7 +135,7 @@ fn unpack(text: &str) -> Result<Vec<u8>, String> {
     Ok(config)
 }
 
-/// Undoes base64 (RFC 4648, section 4).
+/// Decodes base64 (RFC 4648, section 4).
 fn base64(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     let mut bytes = Vec::with_capacity(digits.len() / 4 * 3);

@@ -7,12 +7,12 @@ use crate::numa::NumaLayout;
 use crate::pci::{Class, Function, Identity, Tree, VendorId};
 use crate::probe::{GpuFacts, GpuProcess, Probe};
 
-/// The most GPUs that are read.
+/// The most GPUs to read.
 const MOST_GPUS: usize = 256;
-/// The most processes of a GPU that are read.
+/// The most processes to read per GPU.
 const MOST_PROCESSES: usize = 1024;
 
-/// The answer in a text; `None` if it has no GPU of nvidia-smi.
+/// Parses the answer in a text; `None` if it contains no GPU as printed by nvidia-smi.
 pub(super) fn read(text: &str) -> Option<Probe<GpuFacts>> {
     let has_table = || text.contains("| NVIDIA-SMI ") && text.contains("Bus-Id");
     let answer = if text.contains("NVSMI LOG=") {
@@ -25,7 +25,7 @@ pub(super) fn read(text: &str) -> Option<Probe<GpuFacts>> {
     (!answer.devices.is_empty()).then_some(answer)
 }
 
-/// The GPUs of an answer, which lists all of a node that the driver has.
+/// Returns the GPUs of an answer, which lists all that the driver manages on the node.
 pub(super) fn inventory(answer: &Probe<GpuFacts>) -> Inventory {
     let functions = answer.devices.iter().filter_map(|gpu| {
         let mut function = Function::new(gpu.pci.parse().ok()?);
@@ -43,7 +43,7 @@ pub(super) fn inventory(answer: &Probe<GpuFacts>) -> Inventory {
     Inventory::of_tree(Ok(tree), NumaLayout::unknown())
 }
 
-/// As CUDA numbers the modes.
+/// Converts a compute mode to CUDA's number.
 fn compute_mode(text: &str) -> Option<u32> {
     match text {
         "Default" => Some(0),
@@ -54,7 +54,7 @@ fn compute_mode(text: &str) -> Option<u32> {
     }
 }
 
-/// `Enabled`, `On`; another word says nothing.
+/// Parses `Enabled`, `On` and their opposites; `None` for any other word.
 fn switch(text: &str) -> Option<bool> {
     match text {
         "Enabled" | "On" => Some(true),
@@ -63,7 +63,7 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// A version: `580.95.05`, `13.0`.
+/// Parses a version: `580.95.05`, `13.0`.
 fn version(text: &str) -> Option<String> {
     let version = text.split_whitespace().next()?;
     let is_version = version.contains('.')
@@ -73,7 +73,7 @@ fn version(text: &str) -> Option<String> {
     is_version.then(|| version.to_owned())
 }
 
-/// The long form, `nvidia-smi -q`.
+/// Parses the long form, `nvidia-smi -q`.
 fn query(text: &str) -> Probe<GpuFacts> {
     let mut answer = Probe::of(Vec::new());
     let mut group = "";
@@ -90,7 +90,7 @@ fn query(text: &str) -> Probe<GpuFacts> {
             continue;
         }
         let Some((label, value)) = inside.split_once(" : ") else {
-            // The head of a group has no value.
+            // A group heading has no value.
             if !inside.is_empty() {
                 group = inside;
             }
@@ -140,10 +140,10 @@ fn query(text: &str) -> Probe<GpuFacts> {
     answer
 }
 
-/// The table, `nvidia-smi` without options. Names are cut off where the column ends.
+/// Parses the table that `nvidia-smi` prints without options, where long names are truncated.
 fn table(text: &str) -> Probe<GpuFacts> {
     let mut answer = Probe::of(Vec::new());
-    // The rows of a GPU that follow its first one.
+    // Rows seen after a GPU's first one.
     let mut rows = 0;
     let mut numbers: Vec<u32> = Vec::new();
     let mut are_processes = false;
@@ -151,7 +151,7 @@ fn table(text: &str) -> Probe<GpuFacts> {
         let line = line.trim();
         if are_processes {
             if line.contains("No running processes found") {
-                // A user of a container is shown no process either.
+                // A container also sees no processes.
                 are_processes = false;
             } else if let Some((number, process)) = process_row(line)
                 && let Some(at) = numbers.iter().position(|known| *known == number)
@@ -196,8 +196,8 @@ fn table(text: &str) -> Probe<GpuFacts> {
     answer
 }
 
-/// `|    0   N/A  N/A      4242      C   /opt/train/python      500MiB |`: the number of the GPU and
-/// the process. Older forms have no columns of instances.
+/// Parses `|    0   N/A  N/A      4242      C   /opt/train/python      500MiB |`: a GPU index and a process. Older
+/// forms lack the columns of instances.
 fn process_row(line: &str) -> Option<(u32, GpuProcess)> {
     let words: Vec<&str> = line.trim_matches('|').split_whitespace().collect();
     let (memory, words) = words.split_last()?;
@@ -217,19 +217,19 @@ fn add_process(device: &mut GpuFacts, process: GpuProcess) {
     }
 }
 
-/// The program in a path; long paths are cut off at the left: `...envs/run/bin/python`.
+/// Returns the program name in a path. Long paths are truncated on the left: `...envs/run/bin/python`.
 fn program(path: &str) -> Option<String> {
     let name = path.rsplit('/').next().unwrap_or(path).trim();
     (!name.is_empty() && name != "N/A").then(|| name.to_owned())
 }
 
-/// `500MiB`, `500 MiB`.
+/// Parses `500MiB` or `500 MiB`.
 fn mebibytes(text: &str) -> Option<u64> {
     let number: u64 = text.strip_suffix("MiB")?.trim().parse().ok()?;
     number.checked_mul(1 << 20)
 }
 
-/// `0  NVIDIA H100 80GB HBM3  On`, `00000000:1B:00.0 Off`, `0`: the number of a GPU, and its facts.
+/// Parses `0  NVIDIA H100 80GB HBM3  On`, `00000000:1B:00.0 Off`, `0`: a GPU's index and facts.
 fn first_row(first: &str, second: &str, third: &str) -> Option<(u32, GpuFacts)> {
     let at: Bdf = second.split_whitespace().next()?.parse().ok()?;
     let (number, rest) = first.split_once(' ')?;
@@ -239,7 +239,7 @@ fn first_row(first: &str, second: &str, third: &str) -> Option<(u32, GpuFacts)> 
         pci: at.to_string(),
         name: Some(name.trim().to_owned()),
         persistence: switch(persistence),
-        // The number of errors since the driver was loaded, where errors are counted.
+        // The number of errors since the driver was loaded, if errors are counted.
         ecc_enabled: switch(third).or_else(|| third.parse::<u64>().ok().map(|_| true)),
         ..GpuFacts::default()
     };

@@ -1,5 +1,4 @@
-//! The tables that `nvidia-smi topo` prints: of distances (`-m`, `-mp`) and of what GPUs may do with
-//! each other's memory (`-p2p`).
+//! The tables of `nvidia-smi topo`: distances (`-m`, `-mp`) and peer memory access (`-p2p`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,18 +8,18 @@ use super::left_out::{LeftOut, shortened};
 use super::{ImportError, check_length, plain};
 use crate::topology::SmiClass;
 
-/// The most devices that a matrix is read for.
+/// The most devices in a matrix to read.
 const MOST_DEVICES: usize = 4096;
 
-/// The most matrices that are read from one text.
+/// The most matrices to read from one text.
 const MOST_MATRICES: usize = 256;
 
 /// The tables of a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matrices {
-    /// The words for distances, in order.
+    /// The distance matrices, in order.
     pub all: Vec<TopoMatrix>,
-    /// The words for peer access, in order.
+    /// The peer access matrices, in order.
     pub peer_access: Vec<PeerMatrix>,
     /// The parts that were not read.
     pub left_out: Vec<LeftOut>,
@@ -29,11 +28,11 @@ pub struct Matrices {
 /// One matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopoMatrix {
-    /// The devices in the order of the columns: `GPU0`, `NIC0`, `mlx5_0`.
+    /// The devices, in column order: `GPU0`, `NIC0`, `mlx5_0`.
     pub devices: Vec<String>,
-    /// The rows that were printed.
+    /// The printed rows.
     pub rows: Vec<Row>,
-    /// What the legend calls the network devices: `NIC0` and `mlx5_0`.
+    /// The legend's names for network devices: `NIC0` and `mlx5_0`.
     pub legend: Vec<(String, String)>,
 }
 
@@ -42,26 +41,26 @@ pub struct TopoMatrix {
 pub struct Row {
     /// The device.
     pub device: String,
-    /// Its class to each device, in the order of the columns; `None` for a cell that is not a class.
+    /// Its class to each device, in column order; `None` for a cell that is not a class.
     pub classes: Vec<Option<SmiClass>>,
     /// The CPU affinity as printed: `0-63,128-191`.
     pub cpu_affinity: Option<String>,
     /// The NUMA affinity as printed: `0`, `0-1`, `N/A`.
     pub numa_affinity: Option<String>,
-    /// The NUMA node of the GPU's own memory as printed: `8`, `N/A`.
+    /// The NUMA node of the GPU's own memory, as printed: `8`, `N/A`.
     pub gpu_numa: Option<String>,
 }
 
 /// Whether GPUs may access each other's memory, by `nvidia-smi topo -p2p`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerMatrix {
-    /// The GPUs in the order of the columns.
+    /// The GPUs, in column order.
     pub devices: Vec<String>,
-    /// The rows that were printed: the GPU, and a cell for each column.
+    /// The printed rows: the GPU, and a cell per column.
     pub rows: Vec<(String, Vec<PeerAccess>)>,
 }
 
-/// Whether one GPU may reach another one's memory.
+/// Whether a GPU can access another one's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PeerAccess {
@@ -75,7 +74,7 @@ pub enum PeerAccess {
     Gpu,
     /// `TNS`: the topology does not support it.
     Topology,
-    /// `DR`: a setting of the driver forbids it.
+    /// `DR`: disabled by a driver setting.
     Disabled,
     /// `NS`: it is not supported.
     No,
@@ -103,7 +102,7 @@ impl fmt::Display for PeerAccess {
     }
 }
 
-/// The text is not a status of `nvidia-smi topo -p2p`.
+/// The text is not a status printed by `nvidia-smi topo -p2p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a value that `nvidia-smi topo -p2p` prints: expected X, OK, CNS, GNS, TNS, DR, NS or U"
@@ -120,7 +119,7 @@ impl FromStr for PeerAccess {
 }
 
 impl TopoMatrix {
-    /// The class between two devices by their names in the matrix or in its legend.
+    /// Returns the class between two devices, named as in the matrix or its legend.
     pub fn class(&self, a: &str, b: &str) -> Option<SmiClass> {
         let (a, b) = (self.column_name(a), self.column_name(b));
         let column = self.devices.iter().position(|device| device == b)?;
@@ -128,8 +127,8 @@ impl TopoMatrix {
         *row.classes.get(column)?
     }
 
-    /// The class of every device to every other, in the order of the columns. Where an excerpt
-    /// lacks a row, the column's is used.
+    /// Returns the class of every device to every other, in column order. If an excerpt lacks a row, the column is
+    /// used.
     pub fn classes(&self) -> Vec<Vec<Option<SmiClass>>> {
         let rows: BTreeMap<&str, &Row> = (self.rows.iter())
             .map(|row| (row.device.as_str(), row))
@@ -151,12 +150,11 @@ impl TopoMatrix {
     }
 }
 
-/// Reads the matrices of distances in a text, in order, the first 256 of them. Rows may be missing,
-/// as in an excerpt.
+/// Reads the distance matrices in a text, in order, up to 256. Rows may be missing, as in an excerpt.
 ///
 /// # Errors
 ///
-/// [`ImportError::TooLong`], or [`ImportError::NotRecognized`] if no line is the head of a matrix.
+/// [`ImportError::TooLong`], or [`ImportError::NotRecognized`] if no line is the heading of a matrix.
 pub fn read_all(text: &str) -> Result<Vec<TopoMatrix>, ImportError> {
     let matrices = read(text)?;
     if matrices.all.is_empty() {
@@ -165,7 +163,7 @@ pub fn read_all(text: &str) -> Result<Vec<TopoMatrix>, ImportError> {
     Ok(matrices.all)
 }
 
-/// Reads the tables in a text, also one that was quoted, indented, or made a table of Markdown.
+/// Reads the tables in a text, even if it was quoted, indented or turned into a Markdown table.
 ///
 /// # Errors
 ///
@@ -188,16 +186,16 @@ fn no_matrix() -> ImportError {
     }
 }
 
-/// The tables as far as they were read.
+/// The tables read so far.
 #[derive(Default)]
 struct Reading {
     found: Matrices,
-    /// The columns of the table that the lines are about.
+    /// The columns of the current table.
     columns: Vec<String>,
     places: BTreeMap<String, usize>,
-    /// What the rows of that table are; unknown before the first one.
+    /// The kind of the current table; unknown before its first row.
     kind: Option<Kind>,
-    /// Tables beyond the most.
+    /// Tables beyond the limit.
     beyond: usize,
     devices_beyond: usize,
     rows_dropped: usize,
@@ -208,7 +206,7 @@ struct Reading {
 enum Kind {
     Distances,
     PeerAccess,
-    /// One beyond the most that are read.
+    /// A table beyond the limit.
     Beyond,
 }
 
@@ -216,7 +214,7 @@ impl Reading {
     fn line(&mut self, line: &str) {
         let unboxed;
         let trimmed = line.trim();
-        // A row of a table in Markdown.
+        // A row of a Markdown table.
         let line = if trimmed.starts_with('|') && trimmed.ends_with('|') {
             unboxed = trimmed.replace('|', " ");
             &unboxed
@@ -239,7 +237,7 @@ impl Reading {
         }
     }
 
-    /// Takes in a row of the table; false for another line.
+    /// Adds a row to the table. Returns false if the line is not a row.
     fn row(&mut self, line: &str) -> bool {
         let mut words = line.split_whitespace();
         let Some(device) = words.next().filter(|name| self.places.contains_key(*name)) else {
@@ -259,7 +257,7 @@ impl Reading {
         let kind = match self.kind {
             Some(kind) => kind,
             None => {
-                // A lone `X` is a distance: the only device's to itself.
+                // A single `X` is a distance: of the only device to itself.
                 let kind = if is_distance || self.columns.len() == 1 {
                     Kind::Distances
                 } else {
@@ -269,7 +267,7 @@ impl Reading {
             }
         };
         let device = device.to_owned();
-        // With a cell too many or too few it is not known which column each belongs to.
+        // With too many or too few cells, it is unknown which column each belongs to.
         let is_cell = |word: &&str| word.parse::<SmiClass>().is_ok() || NO_CLASS.contains(word);
         let fits = access.is_some()
             || cells.iter().all(is_cell)
@@ -313,7 +311,7 @@ impl Reading {
         true
     }
 
-    /// Begins a table with the columns that were read, because its first row was.
+    /// Starts a table with the columns read before, because its first row was found.
     fn begin(&mut self, kind: Kind) -> Kind {
         let is_full = self.found.all.len() + self.found.peer_access.len() >= MOST_MATRICES;
         let kind = if is_full { Kind::Beyond } else { kind };
@@ -369,11 +367,11 @@ impl Reading {
     }
 }
 
-/// Cells without a class.
+/// Cells that contain no class.
 const NO_CLASS: [&str; 5] = ["N/A", "ERR!", "?", "-", "Unknown"];
 
-/// The names in a word of a heading: a page that lost blanks has several in one (`NIC3NIC4`,
-/// `NIC4CPU`). A name begins where one of these beginnings follows a digit.
+/// Splits a word of a heading into names: a page that lost its blanks runs several together (`NIC3NIC4`, `NIC4CPU`). A
+/// name starts where one of these prefixes follows a digit.
 fn names_of(word: &str) -> impl Iterator<Item = &str> + Clone {
     const BEGINNINGS: [&str; 7] = ["GPU", "NIC", "CPU", "mlx5_", "mlx4_", "bnxt_re", "NUMA"];
     let begins = move |at: usize| {
@@ -384,7 +382,7 @@ fn names_of(word: &str) -> impl Iterator<Item = &str> + Clone {
     pieces(word, begins)
 }
 
-/// The cells in a word of a row; a page that lost blanks has several in one (`PIXNODE`).
+/// Splits a word of a row into cells; a page that lost its blanks runs several together (`PIXNODE`).
 fn cells_of(word: &str) -> impl Iterator<Item = &str> + Clone {
     const CLASSES: [&str; 7] = ["NV", "PIX", "PXB", "PHB", "NODE", "SYS", "X"];
     let is_glued = word.parse::<SmiClass>().is_err()
@@ -404,7 +402,7 @@ fn cells_of(word: &str) -> impl Iterator<Item = &str> + Clone {
     pieces(word, begins)
 }
 
-/// A word, cut before each place where a piece begins.
+/// Splits a word before each position where a piece starts.
 fn pieces<'a>(
     word: &'a str,
     begins: impl Fn(usize) -> bool + Clone + 'a,
@@ -421,17 +419,17 @@ fn pieces<'a>(
     })
 }
 
-/// The names before the affinity columns, of a line that names a GPU first.
+/// Returns the names in front of the affinity columns, if the line starts with a GPU.
 fn head(line: &str) -> Option<Vec<String>> {
     let mut words = line.split_whitespace().flat_map(names_of);
     let first = words.next()?;
     let is_gpu = first
         .strip_prefix("GPU")
         .is_some_and(|n| n.parse::<u32>().is_ok());
-    // A row begins with a GPU too, and then has a cell.
+    // A row also starts with a GPU, but then has a cell.
     let is_cell =
         |word: &str| word.parse::<SmiClass>().is_ok() || word.parse::<PeerAccess>().is_ok();
-    // All columns have names of devices, which figures and words with marks are not.
+    // All columns have device names, unlike figures and words with special characters.
     let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_alphabetic());
     let second = words.clone().flat_map(cells_of).next();
     if !is_gpu || second.is_some_and(is_cell) {
@@ -442,7 +440,7 @@ fn head(line: &str) -> Option<Vec<String>> {
     (names.iter().all(is_name)).then(|| names.into_iter().map(str::to_owned).collect())
 }
 
-/// `  NIC0: mlx5_0`: of a NIC, and what follows is one name.
+/// Parses a legend line `  NIC0: mlx5_0`: a NIC, followed by a single name.
 fn legend(line: &str, devices: &[String]) -> Option<(String, String)> {
     let (column, device) = line.trim().split_once(": ")?;
     let device = device.trim();

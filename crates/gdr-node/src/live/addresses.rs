@@ -5,11 +5,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::source::{Datum, Source};
 
-/// The file of [`ADDRESSES`](crate::virtual_path::ADDRESSES).
+/// Returns the file of [`ADDRESSES`](crate::virtual_path::ADDRESSES).
 pub(super) fn read(root: &dyn Source) -> Datum<Vec<u8>> {
     let routes = root.text("/proc/net/route")?;
     let tables = root.text("/proc/net/fib_trie")?;
-    // Missing where IPv6 is off.
+    // Missing if IPv6 is off.
     let sixes = root.text("/proc/net/if_inet6").ok().unwrap_or_default();
     let interfaces = root.list("/sys/class/net")?;
     let mut lines: String = interfaces.iter().map(|name| format!("{name}\n")).collect();
@@ -27,7 +27,7 @@ pub(super) fn read(root: &dyn Source) -> Datum<Vec<u8>> {
     Ok(lines.into_bytes())
 }
 
-/// The IPv4 addresses of this host in the kernel's tables of routes. They do not name interfaces.
+/// Returns this host's IPv4 addresses from the kernel's routing tables, which do not name interfaces.
 fn local(tables: &str) -> Vec<Ipv4Addr> {
     let mut found = Vec::new();
     let mut last: Option<Ipv4Addr> = None;
@@ -43,14 +43,13 @@ fn local(tables: &str) -> Vec<Ipv4Addr> {
     found
 }
 
-/// The interface, network and mask of a route without a gateway; the file has the words of memory
-/// as numbers.
+/// Parses a route without a gateway into interface, network and mask. The file shows in-memory words as numbers.
 fn network(line: &str) -> Option<(&str, u32, u32)> {
     let mut fields = line.split_whitespace();
     let interface = fields.next()?;
     let mut word = |skip| Some(u32::from_str_radix(fields.nth(skip)?, 16).ok()?.to_be());
     let (network, gateway, mask) = (word(0)?, word(0)?, word(4)?);
-    // A route to one host is not the network of an address.
+    // A host route is not the network of an address.
     (gateway == 0 && mask != 0 && mask != u32::MAX).then_some((interface, network, mask))
 }
 

@@ -4,7 +4,7 @@ use super::Directory;
 use super::LiveRoot;
 use crate::source::{Datum, Source};
 
-/// The daemons, by the names of their processes. A job inherits its limits from one of these.
+/// The daemons, by process name. A job inherits its limits from one of these.
 const DAEMONS: [&str; 10] = [
     "containerd",
     "crio",
@@ -28,7 +28,7 @@ pub(super) fn limits() -> Datum<Directory> {
         .iter()
         .filter_map(|name| name.parse().ok())
         .collect();
-    // The lowest number of a name is the daemon, the others are its children.
+    // The process with the lowest id is the daemon, and the others are its children.
     pids.sort_unstable();
     for pid in pids {
         let name = root.text(&format!("/proc/{pid}/comm"));

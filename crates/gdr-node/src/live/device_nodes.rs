@@ -1,4 +1,4 @@
-//! The device nodes that GPUs, RDMA devices and GDRCopy are reached through, and `/dev/shm`.
+//! The device nodes of GPUs, RDMA devices and GDRCopy, and `/dev/shm`.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -37,14 +37,14 @@ pub(super) fn read() -> Datum<Vec<u8>> {
     Ok(text.into_bytes())
 }
 
-/// Mode, number and access rights of this process; `None` if it is not a device.
+/// Describes a device node by mode, number and this process's access rights; `None` if it is not a device.
 fn describe(path: &Path) -> Option<String> {
     let about = fs::metadata(path).ok()?;
     let kind = about.file_type();
     if !kind.is_char_device() && !kind.is_block_device() {
         return None;
     }
-    // Asked, not tried: opening a GPU's node wakes the GPU.
+    // Checked without opening: opening a GPU's node would wake the GPU.
     let may = |access| rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
     let (read, write) = (may(Access::READ_OK), may(Access::WRITE_OK));
     let number = about.rdev();

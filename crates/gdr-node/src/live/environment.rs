@@ -1,8 +1,8 @@
-//! The variables of the environment that libraries of this field read.
+//! Environment variables read by relevant libraries.
 
 use crate::source::Datum;
 
-/// What their names begin with.
+/// The prefixes of their names.
 const PREFIXES: [&str; 6] = [
     "NCCL_",
     "UCX_",

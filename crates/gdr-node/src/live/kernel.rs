@@ -1,4 +1,4 @@
-//! Excerpts of the kernel's symbols, modules and configuration, whose files are too long to keep.
+//! Excerpts of the kernel's symbols, modules and configuration, whose files are too long to keep whole.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,7 +8,7 @@ use flate2::read::GzDecoder;
 use super::LiveRoot;
 use crate::source::{Absence, Datum, Errno, MAX_FILE, Source};
 
-/// Symbols that the kernel's RDMA stack and NVIDIA's driver provide for each other.
+/// Symbols by which the kernel's RDMA stack and NVIDIA's driver connect.
 const SYMBOLS: [&str; 7] = [
     "dma_buf_dynamic_attach",
     "ib_register_peer_memory_client",
@@ -19,13 +19,13 @@ const SYMBOLS: [&str; 7] = [
     "nvidia_p2p_get_pages_persistent",
 ];
 
-/// What the names of modules begin with, as files: `nvidia-peermem.ko.zst`.
+/// Prefixes of module file names: `nvidia-peermem.ko.zst`.
 const MODULES: [&str; 14] = [
     "bnxt_re", "efa", "erdma", "gdrdrv", "ib_", "ionic", "irdma", "iw_", "mlx", "nouveau", "nv_",
     "nvidia", "rdma_", "siw",
 ];
 
-/// What the names of options begin with.
+/// Prefixes of option names.
 const OPTIONS: [&str; 14] = [
     "AMD_IOMMU",
     "ARCH_HAS_CC_PLATFORM",
@@ -104,7 +104,7 @@ fn matching(path: &str, pick: impl Fn(&str) -> Option<String>) -> Datum<Vec<u8>>
     lines(File::open(path), pick)
 }
 
-/// What `pick` makes of a text's lines, without doubles, sorted.
+/// Returns the results of `pick` for a text's lines, sorted and without duplicates.
 fn lines(file: io::Result<impl Read>, pick: impl Fn(&str) -> Option<String>) -> Datum<Vec<u8>> {
     let picked = file.and_then(|file| {
         let mut picked = Vec::new();

@@ -1,21 +1,21 @@
-//! The kernel's log, read from `/dev/kmsg` without waiting for more.
+//! The kernel log, read from `/dev/kmsg` without blocking.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::source::{Absence, Datum, MAX_FILE};
 
-/// The longest record: `PRINTKRB_RECORD_MAX` of Linux is 1024 today; the buffer of a read must hold
-/// a whole one with its escapes and its dictionary.
+/// The buffer size, which must hold a whole record with its escapes and dictionary; `PRINTKRB_RECORD_MAX` of Linux is
+/// 1024 today.
 const RECORD: usize = 16 << 10;
-/// The most records read, so that a kernel that talks all the time does not keep us.
+/// The most records to read, in case the kernel logs continuously.
 const MOST_RECORDS: usize = 200_000;
 
 pub(super) fn read() -> Datum<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let log = match rustix::fs::open("/dev/kmsg", flags, Mode::empty()) {
         Ok(log) => log,
-        // Containers have no such node, but their kernel has a log.
+        // Containers lack this node, although their kernel has a log.
         Err(Errno::NOENT) => return Err(Absence::NotCollected),
         Err(Errno::ACCESS | Errno::PERM) => return Err(Absence::Denied),
         Err(errno) => return Err(Absence::Failed(crate::Errno(errno.raw_os_error()))),
@@ -26,12 +26,12 @@ pub(super) fn read() -> Datum<Vec<u8>> {
         match rustix::io::read(&log, &mut record) {
             Ok(0) | Err(Errno::AGAIN) => break,
             Ok(len) => text.push_str(&line(&String::from_utf8_lossy(&record[..len]))),
-            // Overwritten before it was read, or longer than any should be: on to the next.
+            // Overwritten before it was read, or implausibly long: skipped.
             Err(Errno::PIPE | Errno::INVAL | Errno::INTR) => {}
             Err(Errno::ACCESS | Errno::PERM) => return Err(Absence::Denied),
             Err(errno) => return Err(Absence::Failed(crate::Errno(errno.raw_os_error()))),
         }
-        // Twice the kept length, so that the beginning is not cut off at every line.
+        // Trimmed at twice the final length, so that not every line causes a copy.
         if text.len() > 2 * MAX_FILE {
             text = last_lines(&text).to_owned();
         }
@@ -39,8 +39,8 @@ pub(super) fn read() -> Datum<Vec<u8>> {
     Ok(last_lines(&text).as_bytes().to_vec())
 }
 
-/// One line, as `dmesg` prints it, of a record (Linux `Documentation/ABI/testing/dev-kmsg`):
-/// `6,339,5140900,-;NET: Registered protocol family 10`, then lines with properties.
+/// Formats a record (Linux `Documentation/ABI/testing/dev-kmsg`) as `dmesg` prints it: `6,339,5140900,-;NET: Registered
+/// protocol family 10`, then lines with properties.
 fn line(record: &str) -> String {
     let Some((prefix, rest)) = record.split_once(';') else {
         return String::new();
@@ -55,7 +55,7 @@ fn line(record: &str) -> String {
     format!("[{seconds:5}.{micros:06}] {message}\n")
 }
 
-/// The last lines, as many as fit into a file.
+/// Returns the last lines that fit into a file.
 fn last_lines(text: &str) -> &str {
     let Some(mut start) = text.len().checked_sub(MAX_FILE) else {
         return text;

@@ -1,11 +1,11 @@
-//! Which of the libraries of CUDA, RDMA and those above them are installed, and what they are
-//! links to, which is where their versions are.
+//! The installed libraries of CUDA, RDMA and the layers above, and the targets of their links, which contain their
+//! versions.
 
 use std::fs;
 
 use crate::source::{Datum, MAX_ENTRIES};
 
-/// Where distributions and NVIDIA put them.
+/// The directories where distributions and NVIDIA install them.
 const DIRECTORIES: [&str; 11] = [
     "/etc/libibverbs.d",
     "/usr/lib/x86_64-linux-gnu",
@@ -20,7 +20,7 @@ const DIRECTORIES: [&str; 11] = [
     "/usr/local/nvidia/lib64",
 ];
 
-/// What their names begin with.
+/// Prefixes of their names.
 const NAMES: [&str; 14] = [
     "libcuda.so",
     "libcudart.so",

@@ -34,8 +34,8 @@ struct Files {
 
 /// The machine that this process runs on: its files and the files of [`virtual_path`].
 ///
-/// Virtual files that need a library (CUDA, NVML, verbs) are added with [`ThisNode::with`] and are
-/// [`Absence::NotCollected`] otherwise. Each virtual file is produced by its first read and cached.
+/// Virtual files that need a library (CUDA, NVML, verbs) are added with [`ThisNode::with`]; otherwise they are
+/// [`Absence::NotCollected`]. Each virtual file is produced when first read, and cached.
 ///
 /// ```
 /// use gdr_node::{Absence, Source, ThisNode, virtual_path};
@@ -52,7 +52,7 @@ pub struct ThisNode {
 }
 
 impl ThisNode {
-    /// The machine with the virtual files that need no library.
+    /// Returns this machine with the virtual files that need no library.
     #[must_use]
     pub fn new() -> Self {
         let node = Self {
@@ -77,7 +77,7 @@ impl ThisNode {
             .with_directory(virtual_path::SYSTEMD, systemd::read)
     }
 
-    /// Adds or replaces a virtual file by the function that produces it.
+    /// Adds or replaces a virtual file, given the function that produces it.
     #[must_use]
     pub fn with(mut self, path: &str, give: impl Fn() -> Datum<Vec<u8>> + 'static) -> Self {
         let file = File {

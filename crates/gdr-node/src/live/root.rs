@@ -13,26 +13,25 @@ const NOT_A_LINK: i32 = 22;
 
 /// The files of the running machine, or a directory laid out like its root.
 ///
-/// Below a prefix every link is resolved by its text, so that neither an absolute link nor one with
-/// too many `..` leaves the directory.
+/// Below a prefix, links are resolved textually, so that neither absolute links nor excess `..` escape the directory.
 ///
-/// A path of [`virtual_path`] is [`Absence::NotCollected`], except in a directory that an archive
-/// was unpacked into; [`ThisNode`](crate::ThisNode) has the virtual files of this machine.
+/// A path of [`virtual_path`] is [`Absence::NotCollected`], except in a directory with an unpacked archive;
+/// [`ThisNode`](crate::ThisNode) provides this machine's virtual files.
 ///
-/// A directory is a copy unless sysfs is mounted in it. Files that a copy lacks are
-/// [`Absence::NotCollected`], because the node may have them.
+/// A directory counts as a copy unless sysfs is mounted in it. Files missing from a copy are [`Absence::NotCollected`],
+/// because the node may have them.
 #[derive(Clone, Debug)]
 pub struct LiveRoot {
     prefix: Option<PathBuf>,
     extent: Extent,
 }
 
-/// The meaning of a file that is not found.
+/// What a missing file means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// The node does not have it.
+    /// The node lacks it.
     Whole,
-    /// It may have been left out of the copy.
+    /// The copy may lack it.
     Copy,
 }
 
@@ -40,7 +39,7 @@ enum Extent {
 const SYSFS: i128 = 0x6265_6572;
 
 impl LiveRoot {
-    /// The machine this process runs on.
+    /// Returns the machine this process runs on.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -49,7 +48,7 @@ impl LiveRoot {
         }
     }
 
-    /// A directory that holds `sys`, `proc` and so on.
+    /// Returns a directory that holds `sys`, `proc` and so on.
     pub fn at(prefix: impl Into<PathBuf>) -> Self {
         let prefix = prefix.into();
         let mounted = rustix::fs::statfs(prefix.join("sys"))
@@ -60,7 +59,7 @@ impl LiveRoot {
         }
     }
 
-    /// Turns missing into not collected for a copy that does not have the path.
+    /// For a copy that lacks the path, turns "missing" into "not collected".
     fn unless_left_out<T>(&self, datum: Datum<T>, place: &Datum<PathBuf>) -> Datum<T> {
         let is_there = || {
             let place = place.as_ref().ok();
@@ -144,7 +143,7 @@ impl Source for LiveRoot {
     }
 }
 
-/// Turns missing into not collected for virtual files.
+/// For virtual files, turns "missing" into "not collected".
 fn unless_virtual<T>(path: &str, datum: Datum<T>) -> Datum<T> {
     match datum {
         Err(Absence::Missing) if virtual_path::is_virtual(path) => Err(Absence::NotCollected),
@@ -152,7 +151,7 @@ fn unless_virtual<T>(path: &str, datum: Datum<T>) -> Datum<T> {
     }
 }
 
-/// The first bytes of a regular file. Devices and pipes, which may block, are not opened.
+/// Returns the first bytes of a regular file. Does not open devices and pipes, which may block.
 fn read_file(place: &Path) -> io::Result<Option<Vec<u8>>> {
     if !fs::metadata(place)?.is_file() {
         return Ok(None);
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_root_with_sysfs_in_it_is_whole() {
-        // The root of this machine by another name, as a container gets its host's.
+        // This machine's root under another name, like a container that mounts its host's root.
         let root = LiveRoot::at("/proc/self/root/");
         let mounted = rustix::fs::statfs("/sys").is_ok_and(|it| i128::from(it.f_type) == SYSFS);
         if !mounted {

@@ -40,7 +40,7 @@ const LIMIT: Duration = Duration::from_secs(3);
 const TOO_LATE: Errno = Errno(110);
 
 pub(super) fn read() -> Datum<Directory> {
-    // As sd_booted(3) finds out whether systemd is the init system.
+    // Like sd_booted(3): systemd is the init system if this directory exists.
     if !Path::new("/run/systemd/system").is_dir() {
         return Err(Absence::Missing);
     }
@@ -56,7 +56,7 @@ pub(super) fn read() -> Datum<Directory> {
     })
 }
 
-/// The loaded units in the output of `systemctl show`: blocks separated by empty lines.
+/// Parses the loaded units from the output of `systemctl show`: blocks separated by empty lines.
 fn units(text: &str) -> Directory {
     let mut units = Directory::new();
     for block in text.split("\n\n") {
@@ -75,7 +75,7 @@ fn units(text: &str) -> Directory {
     units
 }
 
-/// The output of `systemctl`, if it ends in time.
+/// Runs `systemctl` and returns its output, if it ends in time.
 fn show(arguments: &[&str]) -> Datum<String> {
     let child = Command::new("systemctl")
         .args(arguments)
@@ -104,7 +104,7 @@ fn show(arguments: &[&str]) -> Datum<String> {
         Err(_) => Err(Absence::Failed(TOO_LATE)),
     };
     if text.is_err() {
-        // The wait below would otherwise not end.
+        // Otherwise the wait below might not end.
         let _ = child.kill();
     }
     match child.wait() {

@@ -7,9 +7,8 @@ use super::config::ConfigSpace;
 use crate::source::Datum;
 
 bitflags::bitflags! {
-    /// The services, one bit each, as in the capability and in its control register
-    /// (PCI Express Base Specification 6.0, 7.7.11; bit 7 and above are enhanced ACS, whose two
-    /// fields of two bits are kept as they are).
+    /// The services, one bit each, as in the capability and control registers (PCI Express Base Specification 6.0,
+    /// 7.7.11; bits 7 and above are enhanced ACS, whose two 2-bit fields are kept as they are).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct AcsBits: u16 {
         /// Source validation: requests with a bus number that is not below the port are blocked.
@@ -22,7 +21,7 @@ bitflags::bitflags! {
         const COMPLETION_REDIRECT = 1 << 3;
         /// Upstream forwarding: requests that came back from the root complex are sent up again.
         const UPSTREAM_FORWARDING = 1 << 4;
-        /// Egress control: a vector decides which peers may be reached.
+        /// Egress control: a vector determines which peers may be reached.
         const EGRESS_CONTROL = 1 << 5;
         /// Direct translated peer-to-peer: translated requests are not redirected.
         const DIRECT_TRANSLATED = 1 << 6;
@@ -43,7 +42,7 @@ impl AcsBits {
 }
 
 impl fmt::Display for AcsBits {
-    /// The bits that are on, by lspci's names.
+    /// Formats the set bits with lspci's names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = LSPCI_NAMES.iter().filter(|(_, bit)| self.contains(*bit));
         let names: Vec<&str> = names.map(|(name, _)| *name).collect();
@@ -66,18 +65,17 @@ pub(crate) const LSPCI_NAMES: [(&str, AcsBits); 7] = [
 /// The ACS capability of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acs {
-    /// Where the capability begins; `None` if the capture does not have it. The control register
-    /// is 6 bytes further on.
+    /// The capability's offset; `None` if the capture lacks it. The control register is 6 bytes further on.
     pub at: Option<Offset>,
     /// The services that the port supports.
     pub capable: AcsBits,
-    /// The services that are on.
+    /// The enabled services.
     pub control: AcsBits,
 }
 
 impl Acs {
-    /// The bits that are on and redirect or block traffic between peers. Source validation and
-    /// upstream forwarding alone do not.
+    /// Returns the enabled services that redirect or block traffic between peers. Source validation and upstream
+    /// forwarding alone do neither.
     pub fn redirecting(self) -> AcsBits {
         self.control & AcsBits::REDIRECTING
     }

@@ -83,7 +83,7 @@ pub(crate) const CORRECTABLE_NAMES: [(&str, CorrectableErrors); 7] = [
 ];
 
 impl UncorrectableErrors {
-    /// The errors by the names that lspci and Linux give them.
+    /// Returns the names that lspci and Linux give the errors.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         (UNCORRECTABLE_NAMES.iter())
             .filter(move |(_, error)| self.contains(*error))
@@ -92,7 +92,7 @@ impl UncorrectableErrors {
 }
 
 impl CorrectableErrors {
-    /// The errors by the names that lspci gives them.
+    /// Returns the names that lspci gives the errors.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         (CORRECTABLE_NAMES.iter())
             .filter(move |(name, error)| self.contains(*error) && *name != "NonFatalErr")
@@ -103,9 +103,9 @@ impl CorrectableErrors {
 /// The errors that a function has recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aer {
-    /// Those that the link could not correct.
+    /// Uncorrectable errors.
     pub uncorrectable: UncorrectableErrors,
-    /// Those that the link corrected.
+    /// Correctable errors.
     pub correctable: CorrectableErrors,
 }
 

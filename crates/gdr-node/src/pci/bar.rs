@@ -18,7 +18,7 @@ pub struct Bar {
     pub number: u8,
     /// Its kind.
     pub kind: BarKind,
-    /// The first address as the CPU sees it; 0 if Linux hides it.
+    /// The first address, as seen by the CPU; 0 if Linux hides it.
     pub start: u64,
     /// The size in bytes.
     pub size: u64,
@@ -29,7 +29,7 @@ const IO: u64 = 0x100;
 const MEM: u64 = 0x200;
 const PREFETCH: u64 = 0x2000;
 
-/// Reads sysfs `resource`: `start end flags`, one line a range; the first six are BARs.
+/// Parses sysfs `resource`: `start end flags`, one range per line; the first six are BARs.
 pub(crate) fn parse_resource(text: &str) -> Vec<Bar> {
     let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
     let bar = |(number, line): (usize, &str)| {

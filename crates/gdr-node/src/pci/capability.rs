@@ -1,18 +1,17 @@
-//! Capability lists of config space: where each capability begins.
+//! Capability lists in config space, with the offset of each capability.
 //!
-//! Layouts follow PCI Express Base Specification 6.0, 7.5.3 and 7.6. The pointers come from the
-//! device or from a capture, so a list is followed only to offsets where a capability can be, and
-//! to each of them once.
+//! Layouts follow PCI Express Base Specification 6.0, 7.5.3 and 7.6. The pointers come from the device or a capture, so
+//! a list is followed only to offsets where a capability can be, and only once to each.
 
 use std::fmt;
 
-/// Size of the header in bytes; standard capabilities follow it.
+/// Size of the header in bytes; standard capabilities follow.
 pub(super) const HEADER: usize = 0x40;
-/// Size of the config space of conventional PCI in bytes; extended capabilities follow it.
+/// Size of conventional PCI config space in bytes; extended capabilities follow.
 const CONVENTIONAL: usize = 0x100;
-/// Capabilities that fit between the header and the end of conventional space.
+/// The most capabilities that fit between the header and the end of conventional space.
 const MOST_STANDARD: usize = 48;
-/// Capabilities that fit between 0x100 and 0x1000 at the least size of 4 bytes.
+/// The most capabilities that fit between 0x100 and 0x1000, at the minimum size of 4 bytes.
 const MOST_EXTENDED: usize = 960;
 
 /// An offset into config space in bytes.
@@ -20,7 +19,7 @@ const MOST_EXTENDED: usize = 960;
 pub struct Offset(pub u16);
 
 impl Offset {
-    /// The offset `bytes` further on. Registers past the end of config space are missing.
+    /// Returns the offset `bytes` further on. Registers beyond the end of config space count as missing.
     #[must_use]
     pub fn plus(self, bytes: u16) -> Self {
         Self(self.0.saturating_add(bytes))
@@ -70,9 +69,9 @@ impl ExtendedId {
 pub struct Capability<Id> {
     /// Its ID.
     pub id: Id,
-    /// Its version; 0 for standard capabilities, whose headers have no version.
+    /// Its version; 0 for standard capabilities, which have none.
     pub version: u8,
-    /// Where it begins.
+    /// Its offset.
     pub at: Offset,
 }
 
@@ -84,9 +83,9 @@ pub enum ListEnd {
     Complete,
     /// The list continues at an offset that was not read.
     Unread(Offset),
-    /// The list points back to an offset that it has passed.
+    /// The list points back to an offset already visited.
     Loop(Offset),
-    /// The list points to an offset where no capability can be, or to one that reads as all ones.
+    /// The list points to an offset where no capability can be, or that reads as all ones.
     Invalid(Offset),
 }
 
@@ -107,7 +106,7 @@ impl<Id: PartialEq> CapabilityList<Id> {
         }
     }
 
-    /// Where the first capability with this ID begins.
+    /// Returns the offset of the first capability with this ID.
     pub fn find(&self, id: Id) -> Option<Offset> {
         self.entries
             .iter()
@@ -120,11 +119,11 @@ impl<Id: PartialEq> CapabilityList<Id> {
     }
 }
 
-/// Follows the standard list. `bytes` hold at least the header.
+/// Follows the standard list. `bytes` must hold at least the header.
 pub(super) fn standard(bytes: &[u8]) -> CapabilityList<CapabilityId> {
     let mut list = CapabilityList::ending(ListEnd::Complete);
-    // Bit 4 of the status register is set if there is a list. A function that no longer answers
-    // reads as ones and has no list either.
+    // Bit 4 of the status register is set if there is a list. A function that no longer responds reads as all ones, and
+    // has no list either.
     if bytes[0x06] & 0x10 == 0 || word(bytes, 0) == Some(u32::MAX) {
         return list;
     }

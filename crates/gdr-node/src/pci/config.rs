@@ -7,15 +7,15 @@ use super::capability::{self, CapabilityId, CapabilityList, ExtendedId, HEADER, 
 use super::identity::{Class, DeviceId, Identity, VendorId};
 use crate::source::{Absence, Datum};
 
-/// Size of the config space of PCI Express in bytes.
+/// Size of PCI Express config space in bytes.
 const WHOLE: usize = 0x1000;
 
-/// Why the bytes after those that were read are not known.
+/// Why the bytes beyond those read are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// Linux gave the header only: the rest needs `CAP_SYS_ADMIN`.
+    /// Linux returned only the header; the rest requires `CAP_SYS_ADMIN`.
     Denied,
-    /// The capture ends there.
+    /// The capture is truncated there.
     NotCollected,
 }
 
@@ -32,7 +32,7 @@ impl Unread {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// They are fewer than the header has.
+    /// There are fewer bytes than in the header.
     #[error("config space ends after {0} bytes, but its header alone has 64; capture it again")]
     TooShort(usize),
 }
@@ -40,9 +40,9 @@ pub enum ConfigError {
 /// The bytes of a function's config space, as far as they could be read, and the capabilities in
 /// them.
 ///
-/// Linux gives 64 bytes to a process without `CAP_SYS_ADMIN`. Registers after those are then
-/// [`Absence::Denied`], not zero. Each capability has its accessor beside its type:
-/// [`ConfigSpace::acs`], [`ConfigSpace::express`] and so on. A clone shares the bytes.
+/// A process without `CAP_SYS_ADMIN` gets 64 bytes from Linux. Registers beyond those are then [`Absence::Denied`], not
+/// zero. The accessor of each capability is defined beside its type: [`ConfigSpace::acs`], [`ConfigSpace::express`] and
+/// so on. Clones share the bytes.
 ///
 /// Offsets and layouts follow PCI Express Base Specification 6.0, chapter 7.
 #[derive(Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct ConfigSpace {
 }
 
 impl ConfigSpace {
-    /// Takes the bytes and finds the capabilities; more than 4096 bytes are cut.
+    /// Parses the capability lists in config space; bytes beyond 4096 are dropped.
     ///
     /// # Errors
     ///
@@ -73,18 +73,18 @@ impl ConfigSpace {
         })
     }
 
-    /// The number of bytes that were read.
+    /// Returns the number of bytes that were read.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Returns whether the function no longer answers: its vendor and device IDs read as ones.
+    /// Returns whether the function no longer responds: its vendor and device IDs read as all ones.
     pub fn is_gone(&self) -> bool {
         self.header_u32(0) == u32::MAX
     }
 
-    /// The IDs of the function.
+    /// Returns the IDs of the function.
     pub fn identity(&self) -> Identity {
         let class = self.header_u32(0x08) >> 8;
         let subsystem = (self.header_type() == 0).then(|| self.header_u32(0x2c));
@@ -98,7 +98,7 @@ impl ConfigSpace {
         }
     }
 
-    /// The layout of the header: 0 for a device, 1 for a bridge, 2 for CardBus.
+    /// Returns the layout of the header: 0 for a device, 1 for a bridge, 2 for CardBus.
     pub fn header_type(&self) -> u8 {
         self.bytes[0x0e] & 0x7f
     }
@@ -108,40 +108,40 @@ impl ConfigSpace {
         self.bytes[0x0e] & 0x80 != 0
     }
 
-    /// The byte at `at`.
+    /// Returns the byte at `at`.
     pub fn byte(&self, at: Offset) -> Datum<u8> {
         self.take::<1>(at).map(|[byte]| byte)
     }
 
-    /// The little-endian 16-bit register at `at`.
+    /// Returns the little-endian 16-bit register at `at`.
     pub fn half(&self, at: Offset) -> Datum<u16> {
         self.take(at).map(u16::from_le_bytes)
     }
 
-    /// The little-endian 32-bit register at `at`.
+    /// Returns the little-endian 32-bit register at `at`.
     pub fn word(&self, at: Offset) -> Datum<u32> {
         self.take(at).map(u32::from_le_bytes)
     }
 
-    /// The standard capabilities in the order of their list.
+    /// Returns the standard capabilities in the order of their list.
     pub fn capabilities(&self) -> &CapabilityList<CapabilityId> {
         &self.capabilities
     }
 
-    /// The extended capabilities in the order of their list, which is empty for conventional PCI.
+    /// Returns the extended capabilities in the order of their list, which is empty for conventional PCI.
     pub fn extended_capabilities(&self) -> &CapabilityList<ExtendedId> {
         &self.extended
     }
 
-    /// Where a standard capability begins.
+    /// Returns the offset of a standard capability.
     ///
-    /// A capability after the fault of a broken list is [`Absence::Missing`], because Linux does
-    /// not find it either; [`CapabilityList::end`] has the fault.
+    /// A capability after the fault in a broken list is [`Absence::Missing`], because Linux does not find it either;
+    /// [`CapabilityList::end`] describes the fault.
     pub fn find(&self, id: CapabilityId) -> Datum<Offset> {
         self.found(&self.capabilities, id)
     }
 
-    /// Where an extended capability begins. See [`ConfigSpace::find`].
+    /// Returns the offset of an extended capability. See [`ConfigSpace::find`].
     pub fn find_extended(&self, id: ExtendedId) -> Datum<Offset> {
         self.found(&self.extended, id)
     }
@@ -163,13 +163,13 @@ impl ConfigSpace {
         }
     }
 
-    /// A byte of the header, which is always there.
+    /// Returns a byte of the header, which is always present.
     pub(super) fn header_byte(&self, at: usize) -> u8 {
         debug_assert!(at < HEADER);
         self.bytes[at]
     }
 
-    /// A register of the header, which is always there.
+    /// Returns a register of the header, which is always present.
     fn header_u32(&self, at: usize) -> u32 {
         debug_assert!(at + 4 <= HEADER);
         let byte = |n: usize| u32::from(self.bytes[at + n]) << (8 * n);

@@ -11,21 +11,21 @@ use crate::source::Datum;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortType {
-    /// A device.
+    /// An endpoint.
     Endpoint,
-    /// A device that may use I/O space; many GPUs.
+    /// An endpoint that may use I/O space, like many GPUs.
     LegacyEndpoint,
     /// A port of the root complex.
     RootPort,
-    /// The port of a switch that leads to the root.
+    /// A switch's upstream port, which leads to the root.
     SwitchUpstream,
-    /// A port of a switch that leads away from the root.
+    /// A switch's downstream port, which leads away from the root.
     SwitchDownstream,
     /// A bridge from PCI Express to PCI.
     ToPciBridge,
     /// A bridge from PCI to PCI Express.
     FromPciBridge,
-    /// A device inside the root complex; it has no link.
+    /// An endpoint integrated into the root complex, without a link.
     IntegratedEndpoint,
     /// A root complex event collector.
     EventCollector,
@@ -95,11 +95,11 @@ pub struct Express {
     pub slot: bool,
     /// The number on the slot, if there is one.
     pub slot_number: Option<u16>,
-    /// The largest payload that it supports, in bytes.
+    /// The maximum payload size that it supports, in bytes.
     pub payload_capable: u16,
-    /// The largest payload that it sends (MPS), in bytes.
+    /// The configured maximum payload size (MPS), in bytes.
     pub payload: u16,
-    /// The largest read that it requests (MRRS), in bytes.
+    /// The configured maximum read request size (MRRS), in bytes.
     pub read_request: u16,
     /// Whether it may set relaxed ordering.
     pub relaxed_ordering: bool,
@@ -122,7 +122,7 @@ pub struct Express {
 }
 
 impl ConfigSpace {
-    /// The PCI Express capability.
+    /// Returns the PCI Express capability.
     pub fn express(&self) -> Datum<Express> {
         let at = self.find(CapabilityId::PCI_EXPRESS)?;
         let (half, word) = (|n| self.half(at.plus(n)), |n| self.word(at.plus(n)));

@@ -26,25 +26,25 @@ impl fmt::Display for NumaNode {
     }
 }
 
-/// The buses behind a bridge.
+/// The bus numbers behind a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BusRange {
-    /// The bus right behind it.
+    /// The bus directly behind it.
     pub secondary: u8,
     /// The last bus behind it.
     pub subordinate: u8,
 }
 
 impl BusRange {
-    /// Returns whether a bus is behind the bridge. A bridge that firmware did not configure has
-    /// secondary bus 0 and no buses behind it.
+    /// Returns whether a bus is behind the bridge. A bridge not configured by firmware has secondary bus 0, and no
+    /// buses behind it.
     pub fn contains(self, bus: u8) -> bool {
         self.secondary != 0 && (self.secondary..=self.subordinate).contains(&bus)
     }
 }
 
 impl ConfigSpace {
-    /// The buses behind the function if it is a bridge.
+    /// Returns the buses behind the function, if it is a bridge.
     pub fn bridge(&self) -> Option<BusRange> {
         (self.header_type() == 1).then(|| BusRange {
             secondary: self.header_byte(0x19),
@@ -60,16 +60,15 @@ pub struct Function {
     pub bdf: Bdf,
     /// Its IDs.
     pub identity: Identity,
-    /// Whether it no longer answers: its config space reads as ones, because it has fallen off the
-    /// bus or has no power. Facts that the kernel or a tool cached may still be known.
+    /// Whether it no longer responds: its config space reads as all ones, because it has fallen off the bus or lost
+    /// power. Facts cached by the kernel or a tool may still be known.
     pub gone: bool,
-    /// Whether it is a NIC that manages the NVSwitches of its baseboard and carries no data: its
-    /// vital product data then has `SW_MNG` (NVIDIA Fabric Manager user guide, fourth-generation
-    /// NVSwitches).
+    /// Whether it is a NIC that manages its baseboard's NVSwitches and carries no data: its vital product data then
+    /// contains `SW_MNG` (NVIDIA Fabric Manager user guide, fourth-generation NVSwitches).
     pub manages_switches: bool,
     /// The buses behind it, if it is a bridge.
     pub bridge: Option<BusRange>,
-    /// The NUMA node by firmware; [`Absence::Missing`] if firmware did not assign one (-1).
+    /// The NUMA node assigned by firmware; [`Absence::Missing`] if there is none (-1).
     pub numa: Datum<NumaNode>,
     /// The driver bound to it.
     pub driver: Datum<String>,
@@ -79,12 +78,12 @@ pub struct Function {
     pub physical_function: Datum<Bdf>,
     /// Its address ranges.
     pub bars: Datum<Vec<Bar>>,
-    /// Its current upstream link; for a downstream port the link below it.
+    /// Its current upstream link; for a downstream port, the link below it.
     pub link: Datum<Link>,
     /// The highest speed and width of that link at this end.
     pub link_capable: Datum<Link>,
-    /// Its config space as it was read. The capabilities below come from these bytes or, in a
-    /// capture without them, from what a tool printed of the registers.
+    /// Its config space, as read. The capabilities below come from these bytes or, if a capture lacks them, from a
+    /// tool's printout of the registers.
     pub config: Datum<ConfigSpace>,
     /// The PCI Express capability.
     pub express: Datum<Express>,
@@ -96,12 +95,12 @@ pub struct Function {
     pub aer: Datum<Aer>,
     /// Single Root I/O Virtualization.
     pub sriov: Datum<Sriov>,
-    /// The BARs whose size can be changed.
+    /// The resizable BARs.
     pub resizable_bars: Datum<Vec<ResizableBar>>,
 }
 
 impl Function {
-    /// A function with an address and no other facts.
+    /// Returns a function with an address and no other facts.
     pub fn new(bdf: Bdf) -> Self {
         Self {
             bdf,
@@ -136,8 +135,8 @@ impl Function {
         self.physical_function.is_ok()
     }
 
-    /// Sets the config space and every fact in it. Facts that it does not have stay as they were. A
-    /// config space that reads as ones only shows that the function is gone.
+    /// Sets the config space and every fact it contains; other facts stay. A config space that reads as all ones only
+    /// shows that the function is gone.
     pub fn apply(&mut self, config: ConfigSpace) {
         if config.is_gone() {
             self.gone = true;
@@ -155,7 +154,7 @@ impl Function {
         self.config = Ok(config);
     }
 
-    /// Sets the config space and every capability to why they are not known.
+    /// Sets the config space and every capability to the reason why they are unknown.
     pub(crate) fn without_config(&mut self, absence: Absence) {
         self.config = Err(absence);
         self.express = Err(absence);
@@ -166,7 +165,7 @@ impl Function {
         self.resizable_bars = Err(absence);
     }
 
-    /// Fills in facts that this capture of the function lacks and another has.
+    /// Fills in facts that this capture of the function lacks and another one has.
     pub(crate) fn complete(&mut self, other: Self) {
         self.identity = std::mem::take(&mut self.identity).or(other.identity);
         self.bridge = self.bridge.or(other.bridge);
@@ -187,7 +186,7 @@ impl Function {
         fill(&mut self.resizable_bars, other.resizable_bars);
     }
 
-    /// Takes the links that are not known yet from the PCI Express capability.
+    /// Takes links that are still unknown from the PCI Express capability.
     pub(crate) fn take_links(&mut self) {
         let link = |pick: fn(&Express) -> Option<Link>| {
             let express = self.express.by_ref()?;
@@ -204,7 +203,7 @@ fn learn<T>(fact: &mut Datum<T>, said: Datum<T>) {
     }
 }
 
-/// Takes the fact of another capture if this one is unknown.
+/// Takes another capture's fact if this one is unknown.
 fn fill<T>(fact: &mut Datum<T>, other: Datum<T>) {
     if fact.is_unknown() && !matches!(other, Err(Absence::NotCollected)) {
         *fact = other;

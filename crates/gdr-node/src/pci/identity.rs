@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::naming;
 
-/// The number that the PCI-SIG gave a maker.
+/// A vendor ID, assigned by the PCI-SIG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VendorId(pub u16);
 
@@ -74,7 +74,7 @@ impl VendorId {
         ("Red Hat, Inc. Virtio", Self(0x1af4)),
     ];
 
-    /// The maker that a name of the PCI ID database begins with, of those that matter here.
+    /// Returns the maker that a name of the PCI ID database begins with, of those that matter here.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::NAMES
             .iter()
@@ -89,7 +89,7 @@ impl fmt::Display for VendorId {
     }
 }
 
-/// The number that a maker gave a product.
+/// A device ID, assigned by the vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u16);
 
@@ -153,7 +153,7 @@ impl Class {
         ("Unassigned class", Self(0xff_0000)),
     ];
 
-    /// The class that lspci calls so, of those that matter here.
+    /// Returns the class with this name in lspci, among those that matter here.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::NAMES
             .iter()
@@ -161,12 +161,12 @@ impl Class {
             .map(|(_, class)| *class)
     }
 
-    /// The base class.
+    /// Returns the base class.
     pub fn base(self) -> u8 {
         (self.0 >> 16) as u8
     }
 
-    /// Base class and subclass, as lspci prints them.
+    /// Returns base class and subclass, as lspci prints them.
     pub fn subclass(self) -> u16 {
         (self.0 >> 8) as u16
     }
@@ -198,30 +198,30 @@ impl fmt::Display for Class {
     }
 }
 
-/// The identity of a function, as far as it is known.
+/// A function's identity, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The class code.
     pub class: Option<Class>,
-    /// The maker.
+    /// The vendor.
     pub vendor: Option<VendorId>,
     /// The product.
     pub device: Option<DeviceId>,
-    /// The maker of the board.
+    /// The board's vendor.
     pub subsystem_vendor: Option<VendorId>,
     /// The board.
     pub subsystem_device: Option<DeviceId>,
-    /// The name that a tool printed.
+    /// The name printed by a tool.
     pub name: Option<String>,
 }
 
 impl Identity {
-    /// Returns whether it is a GPU of NVIDIA.
+    /// Returns whether it is an NVIDIA GPU.
     pub fn is_nvidia_gpu(&self) -> bool {
         self.vendor == Some(VendorId::NVIDIA) && self.class.is_some_and(Class::is_gpu)
     }
 
-    /// The model of a GPU or NIC of NVIDIA's by its number (`pci.ids`), for sources that have no names.
+    /// Returns the model of an NVIDIA GPU or NIC by its number (`pci.ids`), for sources without names.
     pub fn model(&self) -> Option<&'static str> {
         match self.vendor? {
             VendorId::MELLANOX => self.nic_model(),
@@ -279,8 +279,7 @@ impl Identity {
         self.class.is_some_and(Class::is_network)
     }
 
-    /// Returns whether it may be a GPU of NVIDIA, by what is known of it. Names decide only if they
-    /// say more than a number.
+    /// Returns whether it may be an NVIDIA GPU, as far as is known. Names count only if they are more than a number.
     pub fn may_be_nvidia_gpu(&self) -> bool {
         let name = self.name.as_deref();
         (self.vendor.is_none() || self.class.is_none())
@@ -291,7 +290,7 @@ impl Identity {
             }
     }
 
-    /// Returns whether it may be an RDMA NIC, by what is known of it, as [`may_be_nvidia_gpu`].
+    /// Returns whether it may be an RDMA NIC, judged like [`may_be_nvidia_gpu`].
     ///
     /// [`may_be_nvidia_gpu`]: Self::may_be_nvidia_gpu
     pub fn may_be_rdma_nic(&self) -> bool {
@@ -302,7 +301,7 @@ impl Identity {
             && !name.is_some_and(naming::is_other)
     }
 
-    /// Returns whether its maker makes RDMA NICs, or is not known.
+    /// Returns whether its vendor makes RDMA NICs, or is unknown.
     pub fn maker_may_make_rdma_nics(&self) -> bool {
         match self.vendor {
             Some(vendor) => VendorId::RDMA.contains(&vendor),
@@ -310,9 +309,9 @@ impl Identity {
         }
     }
 
-    /// Returns whether it is a device that only a hypervisor shows, by its number or its name.
+    /// Returns whether it is a device emulated by a hypervisor, by its number or name.
     pub fn is_emulated(&self) -> bool {
-        // Virtio alone does not tell: BlueField shows its devices to bare machines.
+        // Virtio alone is not conclusive: BlueField presents virtio devices to bare-metal hosts.
         const WORDS: [&str; 5] = ["QEMU", "82441FX", "VMware", "Hyper-V", "XenSource"];
         matches!(self.vendor, Some(VendorId::QEMU | VendorId::VMWARE))
             || self.vendor == Some(VendorId::INTEL) && self.device == Some(DeviceId(0x1237))
@@ -320,7 +319,7 @@ impl Identity {
                 .is_some_and(|name| WORDS.iter().any(|word| name.contains(word)))
     }
 
-    /// These facts, with what they lack taken from others.
+    /// Returns these facts, with missing ones taken from `other`.
     #[must_use]
     pub(crate) fn or(self, other: Self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! PCI Express links: how fast, how wide, how many bytes.
+//! PCI Express links: speed, width and bandwidth.
 
 use std::fmt;
 use std::str::FromStr;
@@ -33,23 +33,23 @@ impl LinkSpeed {
         Self::GEN7,
     ];
 
-    /// The speed that link registers encode as `code`, 1 for generation 1 and so on.
+    /// Decodes the speed field of link registers: 1 for generation 1, and so on.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
 
-    /// The generation of PCI Express that brought this speed.
+    /// Returns the PCI Express generation that introduced this speed.
     pub fn generation(self) -> u8 {
         Self::ALL.iter().filter(|speed| **speed <= self).count() as u8
     }
 
-    /// As sysfs words it: `64.0 GT/s PCIe`. NCCL compares the words and knows no others.
+    /// Formats the speed like sysfs: `64.0 GT/s PCIe`. NCCL compares this text literally.
     pub fn in_sysfs(self) -> String {
         format!("{}.{} GT/s PCIe", self.0 / 10, self.0 % 10)
     }
 
-    /// Bytes per second that one lane carries after line coding: 8b/10b up to generation 2,
-    /// 128b/130b up to generation 5, flits of 242 data bytes in 256 from generation 6.
+    /// Returns the bytes per second of one lane after line coding: 8b/10b up to generation 2, 128b/130b up to
+    /// generation 5, flits of 242 data bytes in 256 from generation 6.
     fn lane_bytes(self) -> u64 {
         let bits = u64::from(self.0) * 100_000_000;
         if self <= Self::GEN2 {
@@ -79,7 +79,7 @@ pub struct ParseLinkSpeedError(String);
 impl FromStr for LinkSpeed {
     type Err = ParseLinkSpeedError;
 
-    /// Reads what lspci (`16GT/s`), Linux (`16.0 GT/s PCIe`) and NCCL (`16 GT/s`) write.
+    /// Parses the notations of lspci (`16GT/s`), Linux (`16.0 GT/s PCIe`) and NCCL (`16 GT/s`).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = || {
             let number = text.trim().split("GT/s").next()?.trim();
@@ -95,7 +95,7 @@ impl FromStr for LinkSpeed {
     }
 }
 
-/// How many lanes a link has.
+/// The number of lanes of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkWidth(pub u8);
 
@@ -122,17 +122,17 @@ impl fmt::Display for Bandwidth {
 pub struct Link {
     /// The signalling rate.
     pub speed: LinkSpeed,
-    /// The lanes.
+    /// The number of lanes.
     pub width: LinkWidth,
 }
 
 impl Link {
-    /// The bandwidth in one direction after line coding, packet headers included.
+    /// Returns the bandwidth in one direction after line coding, packet headers included.
     pub fn bandwidth(self) -> Bandwidth {
         Bandwidth(self.speed.lane_bytes() * u64::from(self.width.0))
     }
 
-    /// The link that two ends agree on: the lower speed, the fewer lanes.
+    /// Returns the link that two ends negotiate: the lower speed and the smaller width.
     #[must_use]
     pub fn meet(self, other: Self) -> Self {
         Self {
@@ -141,8 +141,8 @@ impl Link {
         }
     }
 
-    /// A link from the registers that hold the speed in bits 3:0 and the width in bits 9:4.
-    /// `None` for a link that is down or an unknown speed.
+    /// Decodes a register with the speed in bits 3:0 and the width in bits 9:4. Returns `None` for a link that is down
+    /// or has an unknown speed.
     pub(crate) fn from_register(register: u16) -> Option<Self> {
         let speed = LinkSpeed::from_code((register & 0xf) as u8)?;
         let width = (register >> 4 & 0x3f) as u8;

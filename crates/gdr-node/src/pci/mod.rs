@@ -1,4 +1,4 @@
-//! PCI functions: their config space, and the tree that they form.
+//! PCI functions, their config space, and the tree that they form.
 
 mod acs;
 mod aer;
@@ -32,7 +32,7 @@ pub use sysfs::read_functions;
 pub(crate) use sysfs::{SWITCH_MARK, has_switch_mark};
 pub use tree::{Parent, RootBus, Tree};
 
-/// The names that lspci gives bits.
+/// lspci's names of register bits.
 pub(crate) mod names {
     pub(crate) use super::acs::LSPCI_NAMES as ACS;
     pub(crate) use super::aer::{

@@ -1,11 +1,11 @@
-//! What the names of the PCI ID database tell of a function, for captures that print no numbers.
+//! Classifying functions by their names in the PCI ID database, for captures without numeric IDs.
 //!
-//! A name decides only where its words do. A product that the database of the machine did not
-//! have (`Device 1021`) is classified by its number, and stays undecided if that says nothing.
+//! A name is decisive only if it contains decisive words. A product unknown to the machine's database (`Device 1021`)
+//! is classified by its number, and stays unclassified if the number is unknown, too.
 
 use super::identity::{Class, DeviceId, VendorId};
 
-/// Words of network cards.
+/// Words in the names of network cards.
 const NETWORK: [&str; 22] = [
     "Ethernet",
     "Network",
@@ -31,7 +31,7 @@ const NETWORK: [&str; 22] = [
     "ConnectX",
 ];
 
-/// Words of everything that is neither a GPU nor a network card.
+/// Words in the names of everything that is neither a GPU nor a network card.
 const OTHER: [&str; 58] = [
     "Bridge",
     "bridge",
@@ -103,19 +103,19 @@ fn hex(text: &str) -> Option<u16> {
         .filter(|_| text.len() == 4)
 }
 
-/// Two numbers, `10de:2330`.
+/// Parses a pair of numbers, `10de:2330`.
 fn pair(text: &str) -> Option<(VendorId, DeviceId)> {
     let (vendor, device) = text.split_once(':')?;
     Some((VendorId(hex(vendor)?), DeviceId(hex(device)?)))
 }
 
-/// The last `[10de:2330]` in a name.
+/// Finds the last `[10de:2330]` in a name.
 pub(crate) fn ids_in_brackets(name: &str) -> Option<(VendorId, DeviceId)> {
     pair(name.rsplit_once('[')?.1.split_once(']')?.0)
 }
 
-/// The maker and the product that a name shows: by numbers in brackets, by bare numbers
-/// (`10de:2330`, `Device 10de:2330`), or by the maker's name and `Device 2330`.
+/// Returns the vendor and product that a name shows: by bracketed numbers, bare numbers (`10de:2330`, `Device
+/// 10de:2330`), or the vendor's name and `Device 2330`.
 pub(crate) fn ids(name: &str) -> (Option<VendorId>, Option<DeviceId>) {
     let bare = name.strip_prefix("Device ").unwrap_or(name);
     let bare = bare.split_whitespace().next().unwrap_or_default();
@@ -128,7 +128,7 @@ pub(crate) fn ids(name: &str) -> (Option<VendorId>, Option<DeviceId>) {
     (VendorId::from_name(name), product.map(DeviceId))
 }
 
-/// The class of a function without one in the capture, where its number or its name shows it.
+/// Infers the class of a function from its number or name, if the capture lacks it.
 pub(crate) fn class(
     vendor: Option<VendorId>,
     device: Option<DeviceId>,
@@ -165,9 +165,8 @@ pub(crate) fn class(
     }
 }
 
-/// Returns whether a product other than NVIDIA's is an RDMA NIC for certain, by its number in
-/// drivers of Linux: Amazon's EFA (`efa`), Alibaba's eRDMA (`erdma`), VMware's (`vmw_pvrdma`),
-/// Intel's and Cornelis' Omni-Path (`hfi1`).
+/// Returns whether a product other than NVIDIA's is certainly an RDMA NIC, by its number in Linux drivers: Amazon's EFA
+/// (`efa`), Alibaba's eRDMA (`erdma`), VMware's (`vmw_pvrdma`), Intel's and Cornelis' Omni-Path (`hfi1`).
 pub(crate) fn is_rdma_product(vendor: VendorId, device: DeviceId) -> bool {
     matches!(
         (vendor, device.0),
@@ -178,7 +177,7 @@ pub(crate) fn is_rdma_product(vendor: VendorId, device: DeviceId) -> bool {
     )
 }
 
-/// Returns whether a name says that this is an RDMA NIC.
+/// Returns whether a name identifies an RDMA NIC.
 pub(crate) fn names_rdma_nic(name: &str) -> bool {
     has(
         name,
@@ -191,17 +190,17 @@ pub(crate) fn names_rdma_nic(name: &str) -> bool {
     )
 }
 
-/// Returns whether a name says that this is neither a GPU nor a network card.
+/// Returns whether a name identifies something that is neither a GPU nor a network card.
 pub(crate) fn is_other(name: &str) -> bool {
     has(name, &OTHER) && !has(name, &NETWORK)
 }
 
-/// Returns whether a name says nothing but a number.
+/// Returns whether a name consists of numbers only.
 pub(crate) fn is_number(name: &str) -> bool {
     name.starts_with("Device ") || pair(name.trim()).is_some()
 }
 
-/// NVIDIA's products by number (pci.ids). Only the first function of a card is a GPU.
+/// Classifies NVIDIA's products by number (pci.ids). Only a card's first function is a GPU.
 fn nvidia(device: DeviceId, function: u8) -> Option<Class> {
     Some(match device.0 {
         0x1ac0..=0x1ac2 | 0x1af1 | 0x22a0..=0x22af => Class(0x06_8000),

@@ -1,4 +1,4 @@
-//! Resizable BARs, which decide how much of a GPU's memory peers can reach.
+//! Resizable BARs, which determine how much of a GPU's memory peers can access.
 
 use super::capability::ExtendedId;
 use super::config::ConfigSpace;
@@ -7,19 +7,19 @@ use crate::source::Datum;
 /// The smallest size that a resizable BAR can have, in bytes.
 const UNIT: u64 = 1 << 20;
 
-/// A BAR whose size can be changed.
+/// A resizable BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizableBar {
     /// The number of the BAR, 0 to 5.
     pub bar: u8,
-    /// Its size, in bytes.
+    /// Its current size, in bytes.
     pub size: u64,
-    /// The sizes that it can have: bit n for 2^n MiB.
+    /// The supported sizes: bit n for 2^n MiB.
     pub sizes: u64,
 }
 
 impl ResizableBar {
-    /// The largest size that it can have, in bytes.
+    /// Returns the largest supported size, in bytes.
     pub fn largest(&self) -> Option<u64> {
         let exponent = self.sizes.checked_ilog2()?;
         UNIT.checked_shl(exponent).filter(|size| *size >= UNIT)
@@ -27,8 +27,8 @@ impl ResizableBar {
 }
 
 impl ConfigSpace {
-    /// The resizable BARs. The control register of the first entry has the number of entries
-    /// (PCI Express Base Specification 6.0, 7.8.6).
+    /// Returns the resizable BARs. The control register of the first entry contains the number of entries (PCI Express
+    /// Base Specification 6.0, 7.8.6).
     pub fn resizable_bars(&self) -> Datum<Vec<ResizableBar>> {
         let at = self.find_extended(ExtendedId::RESIZABLE_BAR)?;
         let count = (self.word(at.plus(8))? >> 5 & 0x7).min(6) as u16;

@@ -16,8 +16,7 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 /// Reads the PCI functions of a node from `/sys/bus/pci/devices` (Linux
 /// `Documentation/ABI/testing/sysfs-bus-pci`).
 ///
-/// Names that are not PCI addresses are skipped. Facts that cannot be read are absences in the
-/// function.
+/// Names that are not PCI addresses are skipped. Unreadable facts become absences in the function.
 pub fn read_functions(source: &impl Source) -> Datum<Tree> {
     source.list(DEVICES).map(|names| {
         let addresses = names.iter().filter_map(|name| name.parse().ok());
@@ -29,8 +28,8 @@ pub fn read_functions(source: &impl Source) -> Datum<Tree> {
     })
 }
 
-/// Marks the NICs that manage NVSwitches. Only baseboards of Blackwell and later GPUs have them,
-/// and a NIC takes long to answer for its vital product data.
+/// Marks the NICs that manage NVSwitches. Only Blackwell and later baseboards have them, and a NIC takes long to return
+/// its vital product data, so others are not read.
 fn mark_switch_managers(source: &impl Source, functions: &mut [(Function, Parent)]) {
     // pci.ids: B100 is 0x2900.
     const FIRST_BLACKWELL: DeviceId = DeviceId(0x2900);
@@ -49,7 +48,7 @@ fn mark_switch_managers(source: &impl Source, functions: &mut [(Function, Parent
     }
 }
 
-/// What the vital product data of a NIC has that manages NVSwitches.
+/// The marker in the vital product data of a NIC that manages NVSwitches.
 pub(crate) const SWITCH_MARK: &str = "SW_MNG";
 
 /// Returns whether vital product data belongs to a NIC that manages NVSwitches.
@@ -85,7 +84,7 @@ fn function(source: &impl Source, bdf: Bdf) -> Function {
             subsystem_device: half("subsystem_device").map(DeviceId),
             name: None,
         },
-        // -1 if firmware did not assign a node; kernels without NUMA do not have the file.
+        // -1 if firmware assigned no node; kernels without NUMA lack the file.
         numa: text("numa_node")
             .and_then(|text| text.parse().ok().map(NumaNode).ok_or(Absence::Missing)),
         driver: source.link_name(&path("driver")),
@@ -102,7 +101,7 @@ fn function(source: &impl Source, bdf: Bdf) -> Function {
     };
     match source.read(&path("config")) {
         Ok(bytes) => {
-            // Without CAP_SYS_ADMIN Linux ends the file after the header.
+            // Without CAP_SYS_ADMIN, Linux truncates the file after the header.
             let unread = if bytes.len() <= 64 {
                 Unread::Denied
             } else {
@@ -117,9 +116,8 @@ fn function(source: &impl Source, bdf: Bdf) -> Function {
     function
 }
 
-/// The parent of a function by the names of the directories above it: `pciDDDD:BB` is a root bus,
-/// an address is a bridge. A domain behind a function (VMD) has its own root bus below that
-/// function, which is then the parent.
+/// Returns a function's parent, by the names of the directories above it: `pciDDDD:BB` is a root bus, an address is a
+/// bridge. A domain behind a function (VMD) has its own root bus below that function, which then is the parent.
 fn parent(source: &impl Source, bdf: Bdf) -> Parent {
     let mut parent = Parent::Root(RootBus {
         domain: bdf.domain,
@@ -211,7 +209,7 @@ mod tests {
         };
         let with_gpu = |node, device| add(node, "0000:63:00.0", ["0x10de\n", device, "0x030200\n"]);
         assert!(manages(&with_gpu(node.clone(), "0x2901\n")));
-        // H100 boards have no such NICs, and are not asked.
+        // H100 boards have no such NICs, so theirs are not read.
         assert!(!manages(&with_gpu(node.clone(), "0x2330\n")));
         assert!(!manages(&with_gpu(node.file(vpd, "other"), "0x2901\n")));
     }

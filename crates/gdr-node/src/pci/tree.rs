@@ -1,4 +1,4 @@
-//! The tree that PCI functions form.
+//! The tree of PCI functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,16 +37,16 @@ pub enum Parent {
 pub struct Tree {
     functions: BTreeMap<Bdf, Function>,
     parents: BTreeMap<Bdf, Parent>,
-    /// The inverse of `parents`, which is looked up for every pair of devices.
+    /// The inverse of `parents`, kept because it is used for every pair of devices.
     children: BTreeMap<Parent, Vec<Bdf>>,
     severed: BTreeSet<RootBus>,
 }
 
 impl Tree {
-    /// A tree of functions whose parents are known.
+    /// Builds a tree of functions with known parents.
     ///
-    /// A parent that is not among the functions or would close a cycle is replaced by the root bus
-    /// with the number of the function's own bus.
+    /// A parent that is not among the functions, or would close a cycle, is replaced by the root bus with the
+    /// function's own bus number.
     pub fn new(functions: impl IntoIterator<Item = (Function, Parent)>) -> Self {
         let mut tree = Self::default();
         for (function, parent) in functions {
@@ -60,10 +60,10 @@ impl Tree {
         tree
     }
 
-    /// A tree that is derived from the bus numbers of its bridges, for lists by lspci.
+    /// Derives a tree from the bus numbers of its bridges, for lspci listings.
     ///
-    /// Virtual functions may be on buses that are not the secondary bus of any bridge. Their
-    /// parent is the deepest bridge whose range contains their bus.
+    /// Virtual functions may be on buses that are not the secondary bus of any bridge. Their parent is the deepest
+    /// bridge whose range contains their bus.
     pub fn from_bus_numbers(functions: impl IntoIterator<Item = Function>) -> Self {
         let functions: Vec<Function> = functions.into_iter().collect();
         let mut above: BTreeMap<u32, Vec<Option<Above>>> = BTreeMap::new();
@@ -71,7 +71,7 @@ impl Tree {
             let Some(range) = bridge.bridge else { continue };
             let buses = (above.entry(bridge.bdf.domain)).or_insert_with(|| vec![None; 256]);
             for bus in range.secondary..=range.subordinate {
-                // A bridge is on no bus behind itself.
+                // A bridge is not on a bus behind itself.
                 if !range.contains(bus) || bus == bridge.bdf.bus {
                     continue;
                 }
@@ -99,17 +99,17 @@ impl Tree {
         Self::new(functions.into_iter().zip(parents))
     }
 
-    /// The function at an address.
+    /// Returns the function at an address.
     pub fn get(&self, bdf: Bdf) -> Option<&Function> {
         self.functions.get(&bdf)
     }
 
-    /// All functions, ordered by address.
+    /// Returns all functions, ordered by address.
     pub fn functions(&self) -> impl ExactSizeIterator<Item = &Function> {
         self.functions.values()
     }
 
-    /// The number of functions.
+    /// Returns the number of functions.
     pub fn len(&self) -> usize {
         self.functions.len()
     }
@@ -119,29 +119,28 @@ impl Tree {
         self.functions.is_empty()
     }
 
-    /// The parent of a function.
+    /// Returns the parent of a function.
     pub fn parent(&self, bdf: Bdf) -> Option<Parent> {
         self.parents.get(&bdf).copied()
     }
 
-    /// The children of a root bus or bridge, ordered by address.
+    /// Returns the children of a root bus or bridge, ordered by address.
     pub fn children(&self, of: Parent) -> impl Iterator<Item = &Function> {
         let children = self.children.get(&of).map_or(&[][..], Vec::as_slice);
         children.iter().filter_map(|bdf| self.get(*bdf))
     }
 
-    /// Returns whether a bus counts as a root bus only because the capture lacks the bridges above
-    /// it.
+    /// Returns whether a bus counts as a root bus only because the capture lacks the bridges above it.
     pub fn is_severed(&self, root: RootBus) -> bool {
         self.severed.contains(&root)
     }
 
-    /// Marks root buses whose bridges the capture lacks.
+    /// Marks root buses above which the capture lacks bridges.
     pub(crate) fn sever(&mut self, roots: impl IntoIterator<Item = RootBus>) {
         self.severed.extend(roots);
     }
 
-    /// Fills in facts about these functions from another capture of the node.
+    /// Fills in facts from another capture of the node.
     pub(crate) fn complete(&mut self, other: Self) {
         for (bdf, function) in other.functions {
             if let Some(known) = self.functions.get_mut(&bdf) {
@@ -150,9 +149,8 @@ impl Tree {
         }
     }
 
-    /// Sets the NUMA node of each function for which it was not collected: to its card's, else to
-    /// the common node of the other functions below its root bus. Linux puts all functions below a
-    /// host bridge on the bridge's node.
+    /// Infers NUMA nodes that were not collected: a function's card's, or else the common node of the other functions
+    /// below its root bus. Linux assigns all functions below a host bridge to the bridge's node.
     pub(crate) fn infer_nodes(&mut self) {
         let mut cards: BTreeMap<Bdf, Option<NumaNode>> = BTreeMap::new();
         let mut roots: BTreeMap<RootBus, Option<NumaNode>> = BTreeMap::new();
@@ -181,7 +179,7 @@ impl Tree {
         }
     }
 
-    /// The root buses, in order.
+    /// Returns the root buses, in order.
     pub fn roots(&self) -> Vec<RootBus> {
         let mut roots: Vec<RootBus> = self
             .parents
@@ -196,7 +194,7 @@ impl Tree {
         roots
     }
 
-    /// The other functions of the same device.
+    /// Returns the other functions of the same device.
     pub fn siblings(&self, bdf: Bdf) -> impl Iterator<Item = &Function> {
         let first = Bdf { function: 0, ..bdf };
         let last = Bdf { function: 7, ..bdf };
@@ -206,19 +204,19 @@ impl Tree {
             .filter(move |f| f.bdf != bdf)
     }
 
-    /// The virtual functions of a physical one.
+    /// Returns the virtual functions of a physical one.
     pub fn virtual_functions(&self, physical: Bdf) -> impl Iterator<Item = &Function> {
         self.functions
             .values()
             .filter(move |function| function.physical_function.as_ref().ok() == Some(&physical))
     }
 
-    /// The root bus and the bridges above a function, from the root down. `None` for a function
-    /// that is not in the tree.
+    /// Returns the root bus and the bridges above a function, from the root down; `None` for a function outside the
+    /// tree.
     pub fn chain(&self, bdf: Bdf) -> Option<(RootBus, Vec<Bdf>)> {
         let mut bridges = Vec::new();
         let mut at = bdf;
-        // The parents have no cycle; the bound makes a bug here a wrong result instead of a hang.
+        // Parents form no cycle; the bound turns a bug here into a wrong result instead of a hang.
         for _ in 0..=self.functions.len() {
             match self.parent(at)? {
                 Parent::Root(root) => {
@@ -275,12 +273,12 @@ struct Above {
     secondary: u8,
 }
 
-/// The address that stands for all functions of a card.
+/// Returns the address that represents all functions of a card.
 fn card(bdf: Bdf) -> Bdf {
     Bdf { function: 0, ..bdf }
 }
 
-/// Keeps the common node of all functions so far; `None` if they are on several.
+/// Records the common node of all functions so far; `None` if they are on several.
 fn agree<K: Ord>(nodes: &mut BTreeMap<K, Option<NumaNode>>, of: K, node: NumaNode) {
     nodes
         .entry(of)
@@ -311,8 +309,8 @@ mod tests {
         }
     }
 
-    /// A root port, a switch with two ports, a device with two functions, one with virtual
-    /// functions on the next bus.
+    /// Returns a root port, a switch with two ports, a device with two functions, and one with virtual functions on the
+    /// next bus.
     fn switch() -> Vec<Function> {
         vec![
             bridge("40:01.1", 0x41, 0x50),

@@ -1,4 +1,4 @@
-//! The topology as a graph for Graphviz.
+//! The topology as a Graphviz graph.
 
 use std::fmt::Write;
 
@@ -7,8 +7,8 @@ use super::{link, redirects};
 use crate::devices::DeviceKind;
 use crate::inventory::Inventory;
 
-/// The graph in DOT: a cluster a NUMA node, boxes for bridges, ovals for devices. `dot -Tpdf`
-/// draws it.
+/// Returns the graph in DOT, with a cluster per NUMA node, boxes for bridges and ovals for devices. `dot -Tpdf` draws
+/// it.
 pub fn dot(inventory: &Inventory) -> String {
     let mut out = String::from(
         "graph topology {\n  rankdir=TB;\n  node [shape=box, fontname=\"sans-serif\"];\n  \
@@ -79,7 +79,7 @@ fn put(out: &mut String, above: &str, branch: &Branch, inventory: &Inventory) {
     }
 }
 
-/// A text as DOT quotes it.
+/// Quotes a text for DOT.
 fn quoted(text: &str) -> String {
     let inside: String = text
         .chars()

@@ -11,7 +11,7 @@ use crate::pci::{NumaNode, RootBus};
 /// The part of a node's PCI tree that leads to GPUs and RDMA NICs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// By NUMA node; host bridges without a node come last.
+    /// NUMA nodes; host bridges without a node come last.
     pub nodes: Vec<NumaGroup>,
 }
 
@@ -24,7 +24,7 @@ pub struct NumaGroup {
     pub roots: Vec<RootGroup>,
 }
 
-/// What is below a host bridge.
+/// Everything below a host bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootGroup {
     /// Its root bus.
@@ -48,10 +48,10 @@ pub enum Branch {
 }
 
 impl Layout {
-    /// The layout of a node; `None` where its tree is not known.
+    /// Returns the layout of a node; `None` if its tree is unknown.
     pub fn new(inventory: &Inventory) -> Option<Self> {
         let tree = inventory.tree.as_ref().ok()?;
-        // The children of each function and root that are devices or have devices below them.
+        // The children, by function and root, that are devices or have devices below them.
         let mut below: BTreeMap<Key, Vec<Bdf>> = BTreeMap::new();
         let mut roots: BTreeMap<RootBus, Vec<Bdf>> = BTreeMap::new();
         let devices: BTreeMap<Bdf, Device> = (inventory.devices().into_iter())
@@ -114,7 +114,7 @@ fn branches(
         if let Some(device) = devices.get(&bdf) {
             found.push(Branch::Device(device.clone()));
         }
-        // A device with others below it is both: a DPU that is a bridge.
+        // A device with others below it is both, like a DPU that contains a bridge.
         let inside = branches(Key::Bridge(bdf), below, devices);
         if !inside.is_empty() {
             found.push(Branch::Bridge { bdf, below: inside });
@@ -124,7 +124,7 @@ fn branches(
 }
 
 impl Branch {
-    /// The devices in it.
+    /// Returns the devices in it.
     pub fn devices(&self) -> Vec<&Device> {
         match self {
             Self::Device(device) => vec![device],

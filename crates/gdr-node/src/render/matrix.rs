@@ -1,4 +1,4 @@
-//! The matrix of `nvidia-smi topo -m`, in its own terms, or in NCCL's or UCX's.
+//! The matrix of `nvidia-smi topo -m`, in the terms of nvidia-smi, NCCL or UCX.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::inventory::Inventory;
 use crate::source::{Absence, Datum, Source};
 use crate::topology::{DistanceClass, NcclClass, SmiClass, UcxClass};
 
-/// The most devices of a matrix. Large servers have a hundred, with virtual functions a thousand.
+/// The most devices in a matrix. Large servers have a hundred, or a thousand with virtual functions.
 pub const MOST_DEVICES: usize = 4096;
 
 /// The vocabulary of the classes.
@@ -25,7 +25,7 @@ pub enum Vocabulary {
 }
 
 impl Vocabulary {
-    /// The legend, a line each.
+    /// Returns the legend, one class per line.
     pub const fn legend(self) -> &'static str {
         match self {
             Self::Smi => SMI_LEGEND,
@@ -61,10 +61,10 @@ const UCX_LEGEND: &str = "\x20 X       = Self
   default = Below a common bridge: no limit assumed
 ";
 
-/// The headings of the columns beside the matrix, as nvidia-smi has them.
+/// Headings of nvidia-smi's columns after the matrix.
 pub const AFFINITY_HEADINGS: &str = "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID";
 
-/// The CPUs and the memory next to a device.
+/// The CPUs and memory nearest to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Affinity {
     /// The CPUs: `0-31,64-95`.
@@ -92,7 +92,7 @@ impl Affinity {
     }
 }
 
-/// `Node: 8` of the driver's file about a GPU whose memory the kernel has as a node.
+/// Reads `Node: 8` from the driver's file about a GPU whose memory is a NUMA node.
 fn gpu_numa(source: &dyn Source, bdf: Bdf) -> Datum<String> {
     let text = source.text(&format!("/proc/driver/nvidia/gpus/{bdf}/numa_status"));
     text.and_then(|text| {
@@ -112,7 +112,7 @@ fn gpu_numa(source: &dyn Source, bdf: Bdf) -> Datum<String> {
 pub struct Cells {
     /// The devices, of rows and of columns, at most [`MOST_DEVICES`].
     pub devices: Vec<Device>,
-    /// A row a device, a class a device.
+    /// Distance classes: a row per device, with a class per device.
     pub classes: Vec<Vec<DistanceClass>>,
     /// The number of devices that are left out.
     pub left_out: usize,
@@ -120,7 +120,7 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// The cells for the GPUs and NICs of a node; none where its tree is not known.
+    /// Returns the cells for a node's GPUs and NICs; none if its tree is unknown.
     pub fn new(inventory: &Inventory, vocabulary: Vocabulary) -> Self {
         let mut devices = inventory.devices();
         let left_out = devices.len().saturating_sub(MOST_DEVICES);
@@ -170,24 +170,24 @@ impl Cells {
         }
     }
 
-    /// The heading of a column: `GPU0`, `NIC0`; empty beyond the last.
+    /// Returns the heading of a column: `GPU0`, `NIC0`; empty beyond the last.
     pub fn heading(&self, index: usize) -> &str {
         self.headings.get(index).map_or("", String::as_str)
     }
 }
 
-/// The colours of a text.
+/// How text is colored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Paint {
     /// No colours.
     #[default]
     Plain,
-    /// By the escapes of a terminal: near is green, far is red.
+    /// With terminal escapes: near is green, far is red.
     Terminal,
 }
 
 impl Paint {
-    /// A word about a class, in its colour.
+    /// Returns a word in the color of a class.
     pub fn word(self, class: DistanceClass, word: &str) -> String {
         let colour = match class {
             _ if self == Self::Plain => None,
@@ -207,8 +207,8 @@ impl Paint {
     }
 }
 
-/// The matrix as nvidia-smi lays it out: a line a device, cells apart by tabs, the affinity of
-/// GPUs, and the legends.
+/// Returns the matrix in nvidia-smi's layout: a line per device, cells separated by tabs, the affinity of GPUs, and the
+/// legends.
 pub fn matrix(
     source: &dyn Source,
     inventory: &Inventory,

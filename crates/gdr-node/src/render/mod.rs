@@ -25,8 +25,8 @@ pub use tree::{nothing, tree, without_tree};
 
 use crate::pci::{AcsBits, Function};
 
-/// A function's link, now and at its best where the two differ: `32 GT/s x8 of x16`. A port is
-/// often faster than the device below it, so for bridges only the width is compared.
+/// Returns a function's current link, and its best one if different: `32 GT/s x8 of x16`. A port is often faster than
+/// the device below it, so for bridges only the width is compared.
 pub(crate) fn link(function: &Function) -> Option<String> {
     let now = function.link.as_ref().ok().copied();
     let best = function.link_capable.as_ref().ok().copied();
@@ -41,7 +41,7 @@ pub(crate) fn link(function: &Function) -> Option<String> {
     })
 }
 
-/// The ACS bits of a port that redirect peer-to-peer traffic.
+/// Returns the ACS bits of a port that redirect peer-to-peer traffic.
 pub(crate) fn redirects(function: &Function) -> Option<AcsBits> {
     let bits = function.acs.as_ref().ok()?.redirecting();
     (!bits.is_empty()).then_some(bits)

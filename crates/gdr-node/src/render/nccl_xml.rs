@@ -1,4 +1,4 @@
-//! The topology as the file that `NCCL_TOPO_FILE` names.
+//! The topology as a file for `NCCL_TOPO_FILE`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,9 +18,8 @@ struct Node {
     below: BTreeMap<Bdf, Node>,
 }
 
-/// The topology in NCCL's XML as NCCL detects it: below the CPU of the NUMA node, with the upstream
-/// port of each switch, without root ports and host bridges. NCCL adds the facts from the driver
-/// (`gpu`, `nvlink`) when it reads the file.
+/// Returns the topology in NCCL's XML, as NCCL detects it: below the NUMA node's CPU, with each switch's upstream port,
+/// without root ports and host bridges. NCCL adds the driver's facts (`gpu`, `nvlink`) when it reads the file.
 pub fn nccl_xml(source: &dyn Source, inventory: &Inventory) -> String {
     let mut cpus: BTreeMap<Option<NumaNode>, Node> = BTreeMap::new();
     let Some(tree) = inventory.tree.as_ref().ok() else {
@@ -103,7 +102,7 @@ fn identity(out: &mut String, function: &Function) {
             let _ = write!(out, " {name}=\"0x{value:04x}\"");
         }
     }
-    // NCCL takes a link at its best: an idle one is slower.
+    // NCCL uses a link's best speed, as an idle link is slower.
     let best = function
         .link_capable
         .as_ref()
@@ -120,7 +119,7 @@ fn identity(out: &mut String, function: &Function) {
     }
 }
 
-/// A port's rate in Mb/s, of `400 Gb/sec (4X NDR)`.
+/// Returns a port's rate in Mb/s, from text such as `400 Gb/sec (4X NDR)`.
 fn speed(device: &Device, inventory: &Inventory) -> String {
     let rate = inventory.rdma.as_ref().ok().and_then(|all| {
         let device = all.iter().find(|it| it.name == device.name)?;
@@ -148,7 +147,7 @@ fn affinity(source: &dyn Source, numa: Option<NumaNode>) -> String {
     })
 }
 
-/// What NCCL asks of a processor.
+/// The processor facts that NCCL uses.
 #[derive(Default)]
 struct Cpu {
     vendor: Option<String>,

@@ -1,5 +1,4 @@
-//! The topology as a picture: NUMA nodes, host bridges, switches, devices, and below it the
-//! distances.
+//! The topology as a picture: NUMA nodes, host bridges, switches and devices, with the distances below.
 
 use gdr_render::svg::{Element, Number};
 
@@ -11,21 +10,20 @@ use crate::inventory::Inventory;
 use crate::pci::{Function, PortType};
 use crate::topology::DistanceClass;
 
-/// The widest that a row of host bridges becomes before the next one is begun, in pixels.
+/// The maximum width of a row of host bridges, in pixels.
 const ROW: f64 = 1300.0;
 const GAP: f64 = 14.0;
 const LEAF: (f64, f64) = (116.0, 74.0);
 const SWITCH: f64 = 36.0;
-/// The distance between a bridge and its children, with room for the text of the port.
+/// The distance between a bridge and its children, with room for the port's label.
 const WIRE: f64 = 40.0;
 const HEAD: f64 = 26.0;
 const CELL: (f64, f64) = (58.0, 22.0);
-/// The most rows and columns of the table of distances, and the most NVSwitches in a row, that fit
-/// on a screen.
+/// The most rows and columns of the distance table, and the most NVSwitches in a row, that fit on a screen.
 const MOST_ROWS: usize = 64;
 const MOST_COLUMNS: usize = 128;
 const MOST_SWITCHES: usize = 16;
-/// What the words in the table stand for.
+/// Explains the table's terms.
 const LEGEND: [&str; 2] = [
     "NV# NVLinks, PIX one switch, PXB several switches, PHB one host bridge, NODE one NUMA node,",
     "SYS across NUMA nodes. Rows of NICs match the columns.",
@@ -44,7 +42,7 @@ text{font-family:system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1b1f24}\
 .nic{fill:#ddebfb;stroke:#1f6fc4}.w{stroke:#8c959f;fill:none;stroke-width:1.5}\
 .wbad{stroke:#cf222e;fill:none;stroke-width:2.5;stroke-dasharray:5 3}";
 
-/// What a bridge is in a picture.
+/// The role of a bridge in a picture.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     RootPort,
@@ -55,8 +53,8 @@ enum Role {
 }
 
 impl Role {
-    /// The role of a bridge by its port type, else by the number of bridges above it: every second
-    /// one is the upstream port of a switch.
+    /// Returns a bridge's role by its port type, or else by the number of bridges above it: every second one is a
+    /// switch's upstream port.
     fn of(function: Option<&Function>, above: usize) -> Self {
         let express = function.and_then(|function| function.express.as_ref().ok());
         match express.map(|express| express.port) {
@@ -78,7 +76,7 @@ impl Role {
     }
 }
 
-/// A thing with room below it: a bridge, or a device with the ports above it.
+/// An item with space below it: a bridge, or a device with the ports above it.
 enum Item<'a> {
     Bridge {
         role: Role,
@@ -103,8 +101,8 @@ impl<'a> Item<'a> {
             Branch::Bridge { bdf, below } => {
                 let here = inventory.function(*bdf);
                 let role = Role::of(here, above);
-                // A port with one child is drawn on the line to it. A switch always has a box,
-                // because it counts in every distance.
+                // A port with one child is drawn on the line to it. A switch always gets a box, because it counts in
+                // every distance.
                 if let ([only], true) = (below.as_slice(), role != Role::Switch) {
                     let mut item = Self::new(only, inventory, above + 1);
                     let (Self::Bridge { ports: way, .. } | Self::Leaf { ports: way, .. }) =
@@ -135,7 +133,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// The ports on the line from above.
+    /// Returns the ports on the line from above.
     fn ways(&self) -> &[&'a Function] {
         match self {
             Self::Bridge { ports, .. } | Self::Leaf { ports, .. } => ports,
@@ -143,7 +141,7 @@ impl<'a> Item<'a> {
     }
 }
 
-/// The room that items need beside each other.
+/// Returns the size of items placed side by side.
 fn row(items: &[Item<'_>]) -> (f64, f64) {
     let sizes: Vec<(f64, f64)> = items.iter().map(Item::size).collect();
     let width: f64 =
@@ -152,13 +150,13 @@ fn row(items: &[Item<'_>]) -> (f64, f64) {
     (width, height)
 }
 
-/// A picture of the node: an SVG element with its size. Ports whose ACS redirects traffic between
-/// peers, and links with missing lanes, are red.
+/// Returns a picture of the node as an SVG element with its size. Ports whose ACS redirects traffic between peers, and
+/// links with missing lanes, are red.
 pub fn svg(inventory: &Inventory) -> String {
     drawn(inventory, None)
 }
 
-/// The same below a title, which names the node and the time.
+/// Returns the same picture below a title, which names the node and the time.
 pub fn svg_titled(inventory: &Inventory, title: &str) -> String {
     drawn(inventory, Some(title))
 }
@@ -253,7 +251,7 @@ fn numa(out: &mut String, node: &NumaGroup, inventory: &Inventory, x: f64, y: f6
     size
 }
 
-/// The room that a host bridge needs.
+/// Returns the size of a host bridge.
 fn room(items: &[Item<'_>]) -> (f64, f64) {
     let (width, height) = row(items);
     (width.max(120.0) + 2.0 * GAP, HEAD + WIRE + height + GAP)
@@ -271,12 +269,12 @@ fn root(
     rect(out, (x, y), size, "root");
     text(out, x + 10.0, y + 18.0, "m", &group.root.to_string());
     let from = (x + size.0 / 2.0, y + HEAD);
-    // In the middle, so that the line to a card alone is straight.
+    // Centered, so that the line to a lone card is straight.
     let left = x + (size.0 - row(items).0) / 2.0;
     beside(out, items, inventory, left, y + HEAD + WIRE, from);
 }
 
-/// Draws items in a row, each with its line from above.
+/// Draws items side by side, each with its line from above.
 fn beside(
     out: &mut String,
     items: &[Item<'_>],
@@ -376,7 +374,7 @@ fn leaf(out: &mut String, device: &Device, inventory: &Inventory, x: f64, y: f64
     );
 }
 
-/// The link of a device, in as few letters as its box has room for: `2.5 of 32 GT/s x16`.
+/// Returns a device's link in as few letters as fit its box: `2.5 of 32 GT/s x16`.
 fn link_in_box(function: &Function) -> Option<String> {
     let words = link(function)?;
     let Some((now, best)) = words
@@ -385,7 +383,7 @@ fn link_in_box(function: &Function) -> Option<String> {
     else {
         return Some(words);
     };
-    // The unit is said once, and so is a width that is the same.
+    // States the unit once, and also the width if it is the same.
     let (speed, width) = now.split_once(" GT/s ")?;
     Some(match best.ends_with(&format!(" {width}")) {
         true => format!("{speed} of {best}"),
@@ -393,8 +391,7 @@ fn link_in_box(function: &Function) -> Option<String> {
     })
 }
 
-/// A short name of a device's model: the text in brackets of its name, or the model of its device
-/// ID.
+/// Returns a short model name: the bracketed part of the device's name, or the model of its device ID.
 fn model(function: &Function) -> Option<String> {
     let identity = &function.identity;
     let of_name = identity.name.as_deref().and_then(|name| {
@@ -415,7 +412,7 @@ fn model(function: &Function) -> Option<String> {
     })
 }
 
-/// The NVSwitches, which are not on the path to the GPUs.
+/// Draws the NVSwitches, which are not on the path to the GPUs.
 fn nvswitches(out: &mut String, inventory: &Inventory, x: f64, y: f64) -> (f64, f64) {
     let all: Vec<&Function> = inventory.nvswitches().collect();
     if all.is_empty() {
@@ -437,7 +434,7 @@ fn nvswitches(out: &mut String, inventory: &Inventory, x: f64, y: f64) -> (f64, 
     (across, 28.0 + SWITCH + GAP)
 }
 
-/// The colour of a class, from near to far.
+/// Returns the color of a class, from near to far.
 fn colour(class: DistanceClass) -> &'static str {
     match class.to_string().as_str() {
         "PIX" => "#b7e1a1",
@@ -450,7 +447,7 @@ fn colour(class: DistanceClass) -> &'static str {
     }
 }
 
-/// The distances between each GPU and all devices, as a table of colours.
+/// Draws the distances between each GPU and all devices as a colored table.
 fn distances(out: &mut String, inventory: &Inventory, x: f64, y: f64) -> (f64, f64) {
     let cells = Cells::new(inventory, Vocabulary::Smi);
     let gpus = (cells.devices.iter())
@@ -503,7 +500,7 @@ fn distances(out: &mut String, inventory: &Inventory, x: f64, y: f64) -> (f64, f
     (width.max(640.0), bottom - y + 10.0)
 }
 
-/// A name that fits a column: an address loses its domain.
+/// Shortens a name to fit a column: an address loses its domain.
 fn short(name: &str) -> String {
     if name.chars().count() <= 9 {
         return name.to_owned();
@@ -533,7 +530,7 @@ mod tests {
         roxmltree::Document::parse(&picture).unwrap();
     }
 
-    /// How wide a small letter is, in pixels.
+    /// The width of a small letter, in pixels.
     const LETTER: f64 = 5.6;
 
     #[test]

@@ -7,9 +7,8 @@ use crate::inventory::Inventory;
 use crate::pci::Function;
 use crate::source::{Absence, DatumExt};
 
-/// The tree: NUMA nodes, host bridges, bridges, devices. Bridges without a GPU or a NIC below them
-/// are left out. Links have their current speed and width, and their capability if it is higher; an
-/// idle GPU lowers its speed.
+/// Returns the tree: NUMA nodes, host bridges, bridges, devices. Bridges without a GPU or NIC below them are left out.
+/// Links show their current speed and width, and their capability if higher; an idle GPU lowers its speed.
 pub fn tree(inventory: &Inventory) -> String {
     if let Some(words) = nothing(inventory) {
         return words;
@@ -43,10 +42,10 @@ pub fn tree(inventory: &Inventory) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The text for a node without devices; `None` if it has some.
+/// Returns the text for a node without devices; `None` if it has some.
 pub fn nothing(inventory: &Inventory) -> Option<String> {
     match &inventory.tree {
-        // A listing may be cut off; only sysfs shows that there is none.
+        // A listing may be truncated; only sysfs proves that there is none.
         Ok(_) if inventory.devices().is_empty() && inventory.rdma.is_unknown() => {
             Some("No GPU and no RDMA NIC is known: the capture names none.\n".to_owned())
         }
@@ -58,7 +57,7 @@ pub fn nothing(inventory: &Inventory) -> Option<String> {
     }
 }
 
-/// The sentence about a node whose PCI functions are not known.
+/// Returns the message for a node whose PCI functions are unknown.
 pub fn without_tree(absence: Absence) -> String {
     match absence {
         Absence::Missing => {
@@ -69,7 +68,7 @@ pub fn without_tree(absence: Absence) -> String {
     }
 }
 
-/// The heading for devices without a NUMA node, because firmware or the capture has none.
+/// Returns the heading for devices to which the firmware, or the capture, assigns no NUMA node.
 pub(super) fn unplaced(inventory: &Inventory) -> &'static str {
     let is_collected = (inventory.devices().iter())
         .filter_map(|device| inventory.function(device.bdf))

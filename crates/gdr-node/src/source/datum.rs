@@ -1,10 +1,10 @@
-//! One fact about a node, or why it is not known.
+//! A fact about a node, or the reason why it is unknown.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// An error number of Linux, kept so that it survives an archive of the node.
+/// A Linux error number, kept so that it survives archiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Errno(pub i32);
@@ -15,23 +15,23 @@ impl fmt::Display for Errno {
     }
 }
 
-/// One fact about a node, or why it is absent.
+/// A fact about a node, or the reason why it is absent.
 pub type Datum<T> = Result<T, Absence>;
 
 /// Why a fact about a node is absent.
 ///
-/// "It is off" and "it could not be read" lead to different advice, so readers keep them apart:
-/// config space after its first 64 bytes, for example, is [`Absence::Denied`] to all but root.
+/// "It is off" and "it could not be read" lead to different advice, so readers distinguish them. For example, config
+/// space beyond its first 64 bytes is [`Absence::Denied`] for anyone but root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 pub enum Absence {
     /// The node has no such thing.
     #[error("none")]
     Missing,
-    /// It may exist; reading it needs more privilege.
+    /// It may exist, but reading it takes more privilege.
     #[error("unknown: no permission")]
     Denied,
-    /// It may exist; this capture of the node does not have it.
+    /// It may exist, but this capture lacks it.
     #[error("unknown: not collected")]
     NotCollected,
     /// Reading it failed for another reason.
@@ -40,12 +40,12 @@ pub enum Absence {
 }
 
 impl Absence {
-    /// Returns whether the node may have it nevertheless.
+    /// Returns whether the node may have it after all.
     pub const fn is_unknown(self) -> bool {
         !matches!(self, Self::Missing)
     }
 
-    /// Its name in documents, without the error number.
+    /// Returns its name in documents, without the error number.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -58,13 +58,13 @@ impl Absence {
 
 /// Methods that [`Datum`] adds to [`Result`].
 pub trait DatumExt<T> {
-    /// The same fact, borrowed; an absence is copied.
+    /// Borrows the fact; an absence is copied.
     fn by_ref(&self) -> Datum<&T>;
 
     /// Returns whether the fact is neither read nor known to be absent.
     fn is_unknown(&self) -> bool;
 
-    /// The fact as text, or why it is absent.
+    /// Returns the fact as text, or why it is absent.
     fn shown(&self) -> impl fmt::Display
     where
         T: fmt::Display;

@@ -15,7 +15,7 @@ enum Entry {
 }
 
 impl Entry {
-    /// The absence of this entry, if it has no content.
+    /// Returns this entry's absence, if it has no content.
     fn absence<T>(&self) -> Option<Datum<T>> {
         match self {
             Self::Denied => Some(Err(Absence::Denied)),
@@ -39,8 +39,8 @@ impl Entry {
 /// assert_eq!(node.read("/sys/nothing"), Err(Absence::Missing));
 /// ```
 ///
-/// A path may contain links that were added before. An entry replaces an earlier one at the same
-/// path, so that a test can start from a whole node and change a part.
+/// A path may contain links added earlier. An entry replaces an earlier one at the same path, so that a test can start
+/// from a whole node and change a part of it.
 #[derive(Clone, Debug)]
 pub struct MemorySource {
     entries: BTreeMap<String, Entry>,
@@ -48,7 +48,7 @@ pub struct MemorySource {
 }
 
 impl MemorySource {
-    /// An empty node that is known entirely: every other path is [`Absence::Missing`].
+    /// Returns an empty, completely known node: every other path is [`Absence::Missing`].
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -57,7 +57,7 @@ impl MemorySource {
         }
     }
 
-    /// An empty node that is known in part: every other path is [`Absence::NotCollected`].
+    /// Returns an empty, partially known node: every other path is [`Absence::NotCollected`].
     #[must_use]
     pub fn partial() -> Self {
         Self {
@@ -88,7 +88,7 @@ impl MemorySource {
         self.with(path, Entry::Directory)
     }
 
-    /// Adds an entry that needs more privilege to read.
+    /// Adds an entry that takes more privilege to read.
     #[must_use]
     pub fn denied(self, path: &str) -> Self {
         self.with(path, Entry::Denied)
@@ -106,8 +106,8 @@ impl MemorySource {
         self.with(path, Entry::Failed(errno))
     }
 
-    /// Removes the entry at a path and all below it. Links in the directories above are followed;
-    /// a link at the path itself is removed.
+    /// Removes the entry at a path and everything below it. Links in parent directories are followed; a link at the
+    /// path itself is removed.
     #[must_use]
     pub fn without(mut self, path: &str) -> Self {
         let at = self.place(path);
@@ -117,7 +117,7 @@ impl MemorySource {
         self
     }
 
-    /// Every path that was added, in order.
+    /// Returns every path that was added, in order.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
@@ -128,7 +128,7 @@ impl MemorySource {
         self
     }
 
-    /// The key of the entry at `path`.
+    /// Returns the key of the entry at `path`.
     fn place(&self, path: &str) -> String {
         path::resolve_parent(path, |at| self.raw_link(at))
             .ok()

@@ -10,10 +10,10 @@ pub use datum::{Absence, Datum, DatumExt, Errno};
 pub use memory::MemorySource;
 pub use overlay::Overlay;
 
-/// The longest file a [`Source`] gives, in bytes. Longer ones are cut.
+/// The longest file that a [`Source`] returns, in bytes. Longer ones are truncated.
 pub const MAX_FILE: usize = 1 << 20;
 
-/// The longest directory a [`Source`] lists. Longer ones are cut.
+/// The longest directory that a [`Source`] lists, in entries. Longer ones are truncated.
 pub const MAX_ENTRIES: usize = 1 << 16;
 
 /// A source of facts about a node: the running machine, a capture, or a test fixture.
@@ -21,19 +21,19 @@ pub const MAX_ENTRIES: usize = 1 << 16;
 /// Paths are absolute, separated by `/`, and spelled as on the node that is described
 /// (`/sys/bus/pci/devices`). Implementations never change a node.
 pub trait Source {
-    /// The file at `path`, its first [`MAX_FILE`] bytes. Links are followed. A directory is
+    /// Returns the first [`MAX_FILE`] bytes of the file at `path`. Links are followed. A directory is
     /// [`Absence::Missing`].
     fn read(&self, path: &str) -> Datum<Vec<u8>>;
 
-    /// The names in the directory at `path`, sorted. Links are followed.
+    /// Returns the names in the directory at `path`, sorted. Links are followed.
     fn list(&self, path: &str) -> Datum<Vec<String>>;
 
-    /// The target text of the symbolic link at `path`; [`Absence::Missing`] if `path` does not
-    /// exist or is not a link. Links in the directories above are followed.
+    /// Returns the target text of the symbolic link at `path`; [`Absence::Missing`] if `path` does not exist or is not
+    /// a link. Links in the directories above are followed.
     fn link(&self, path: &str) -> Datum<String>;
 
-    /// The file at `path` as text, trimmed of whitespace and of the zero bytes that some sysfs
-    /// files end with. Bytes that are not UTF-8 are replaced.
+    /// Returns the file at `path` as text, without surrounding whitespace and the zero bytes that some sysfs files end
+    /// with. Invalid UTF-8 is replaced.
     fn text(&self, path: &str) -> Datum<String> {
         self.read(path).map(|bytes| {
             let text = String::from_utf8_lossy(&bytes);
@@ -42,12 +42,12 @@ pub trait Source {
         })
     }
 
-    /// `path` with every link in it followed. Names that do not exist stay as they are.
+    /// Returns `path` with every link resolved. Names that do not exist stay as they are.
     fn resolve(&self, path: &str) -> Datum<String> {
         path::resolve(path, |at| self.link(at))
     }
 
-    /// The last name in the target of the link at `path`: a driver's name, a group's number.
+    /// Returns the last name in the target of the link at `path`: a driver's name, a group's number.
     fn link_name(&self, path: &str) -> Datum<String> {
         self.link(path).and_then(|target| {
             path::last_name(&target)

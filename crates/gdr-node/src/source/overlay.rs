@@ -1,15 +1,15 @@
-//! Several captures of one node as one.
+//! Combining several captures of one node.
 
 use super::{Absence, Datum, Source};
 
-/// Several captures of one node: facts that one does not have come from the next.
+/// Several captures of one node, in order of precedence: facts that one lacks come from the next.
 #[derive(Default)]
 pub struct Overlay {
     layers: Vec<Box<dyn Source>>,
 }
 
 impl Overlay {
-    /// Adds a capture below the others.
+    /// Adds a capture with the lowest precedence.
     pub fn push(&mut self, layer: Box<dyn Source>) {
         self.layers.push(layer);
     }
@@ -19,7 +19,7 @@ impl Overlay {
         self.layers.is_empty()
     }
 
-    /// The only capture, or all of them as one.
+    /// Returns the only capture, or all of them as one.
     pub fn simplified(mut self) -> Box<dyn Source> {
         match self.layers.pop() {
             Some(only) if self.layers.is_empty() => only,
@@ -30,7 +30,7 @@ impl Overlay {
         }
     }
 
-    /// The first value, else the first absence other than [`Absence::NotCollected`].
+    /// Returns the first value, else the first absence other than [`Absence::NotCollected`].
     fn first<T>(&self, ask: impl Fn(&dyn Source) -> Datum<T>) -> Datum<T> {
         let mut reason = Err(Absence::NotCollected);
         for layer in &self.layers {
@@ -59,7 +59,7 @@ impl Source for Overlay {
     }
 
     fn resolve(&self, path: &str) -> Datum<String> {
-        // Links of one capture are resolved in that capture.
+        // A capture's links are resolved within that capture.
         self.first(|layer| match layer.link(path) {
             Err(Absence::NotCollected) => Err(Absence::NotCollected),
             _ => layer.resolve(path),

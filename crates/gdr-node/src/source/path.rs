@@ -1,4 +1,4 @@
-//! Following links by their text, so that a capture's links stay inside the capture.
+//! Resolving links textually, so that a capture's links stay inside the capture.
 
 use std::collections::VecDeque;
 
@@ -10,8 +10,7 @@ const MOST_LINKS: u32 = 40;
 /// `ELOOP` of Linux.
 const TOO_MANY_LINKS: Errno = Errno(40);
 
-/// `path` with every link followed; `link` is called only with paths whose directories are
-/// resolved.
+/// Returns `path` with every link resolved. `link` is called only for paths whose parent directories are resolved.
 pub(crate) fn resolve(path: &str, link: impl Fn(&str) -> Datum<String>) -> Datum<String> {
     let mut ahead: VecDeque<String> = path.split('/').map(str::to_owned).collect();
     let mut resolved: Vec<String> = Vec::new();
@@ -40,7 +39,7 @@ pub(crate) fn resolve(path: &str, link: impl Fn(&str) -> Datum<String>) -> Datum
                     ahead.push_front(part.to_owned());
                 }
             }
-            // Not a link, or nothing at the path: the name stays.
+            // Not a link, or nonexistent: the name stays.
             Err(Absence::Missing) | Err(Absence::NotCollected) => {}
             Err(Absence::Denied) => return Err(Absence::Denied),
             Err(Absence::Failed(errno)) => return Err(Absence::Failed(errno)),
@@ -49,7 +48,7 @@ pub(crate) fn resolve(path: &str, link: impl Fn(&str) -> Datum<String>) -> Datum
     Ok(join(&resolved))
 }
 
-/// `path` with everything but its last name resolved.
+/// Returns `path` with everything but its last name resolved.
 pub(crate) fn resolve_parent(path: &str, link: impl Fn(&str) -> Datum<String>) -> Datum<String> {
     let trimmed = path.trim_end_matches('/');
     let Some((parent, name)) = trimmed.rsplit_once('/') else {
@@ -67,7 +66,7 @@ pub(crate) fn resolve_parent(path: &str, link: impl Fn(&str) -> Datum<String>) -
     })
 }
 
-/// The last name in `path`.
+/// Returns the last name in `path`.
 pub(crate) fn last_name(path: &str) -> Option<&str> {
     path.rsplit('/').find(|name| !name.is_empty())
 }

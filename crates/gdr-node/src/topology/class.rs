@@ -12,7 +12,7 @@ pub struct ParseClassError {
     expected: &'static str,
 }
 
-/// A class in the words of `nvidia-smi topo -m`, nearest first.
+/// A class in the terms of `nvidia-smi topo -m`, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum SmiClass {
@@ -20,9 +20,9 @@ pub enum SmiClass {
     Same,
     /// `NV#`: a bonded set of this many NVLinks.
     Nv(u8),
-    /// `PIX`: at most a single PCIe bridge.
+    /// `PIX`: at most one PCIe bridge.
     Pix,
-    /// `PXB`: several PCIe bridges, without the host bridge.
+    /// `PXB`: several PCIe bridges, but no host bridge.
     Pxb,
     /// `PHB`: the host bridge.
     Phb,
@@ -72,7 +72,7 @@ impl FromStr for SmiClass {
     }
 }
 
-/// A class in the words of NCCL, nearest first (NCCL `src/graph/graph.h`).
+/// A class in the terms of NCCL, nearest first (NCCL `src/graph/graph.h`).
 ///
 /// The numeric values differ between versions of NCCL, so only the names are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,13 +86,13 @@ pub enum NcclClass {
     Nvb,
     /// A chip-to-chip link to the CPU.
     C2c,
-    /// At most a single PCIe switch.
+    /// At most one PCIe switch.
     Pix,
-    /// Several PCIe switches, without the CPU.
+    /// Several PCIe switches, but not the CPU.
     Pxb,
-    /// A chip-to-chip link to the CPU and PCIe from there.
+    /// A chip-to-chip link to the CPU, then PCIe.
     P2c,
-    /// NVLink to a GPU that is near.
+    /// NVLink to a nearby GPU, then PCIe.
     Pxn,
     /// The CPU; NCCL merges the host bridges of a NUMA node.
     Phb,
@@ -120,9 +120,9 @@ impl NcclClass {
         ("DIS", Self::Dis),
     ];
 
-    /// Returns whether NCCL lets the network reach a GPU's memory at this distance unless
-    /// `NCCL_NET_GDR_LEVEL` overrides it. For a relay through another GPU (PXN) the distance of
-    /// that GPU decides, which is never more than this.
+    /// Returns whether NCCL by default lets the network access a GPU's memory at this distance (`NCCL_NET_GDR_LEVEL`
+    /// overrides it). For a relay through another GPU (PXN), the distance of that GPU counts, which is never more than
+    /// this.
     pub fn is_gdr_by_default(self) -> bool {
         self <= Self::Pxn
     }

@@ -1,4 +1,4 @@
-//! Distances between many devices, without explanations for each pair.
+//! Distances between many devices, without an explanation for each pair.
 
 use std::fmt;
 
@@ -10,19 +10,19 @@ use super::tree_position::TreePosition;
 use super::ucx::UcxClass;
 use gdr_pci::Bdf;
 
-/// The class of a pair in the terms of one tool. Nearer classes of a tool are less.
+/// A pair's class in the terms of one tool. Within a tool, nearer classes compare less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DistanceClass {
-    /// In the words of nvidia-smi.
+    /// In nvidia-smi's terms.
     Smi(SmiClass),
-    /// In the words of NCCL.
+    /// In NCCL's terms.
     Nccl(NcclClass),
-    /// In the words of UCX.
+    /// In UCX's terms.
     Ucx(UcxClass),
     /// The same device: `X` in every tool's matrix.
     Same,
-    /// The capture does not decide.
+    /// The capture does not determine it.
     Unknown,
 }
 
@@ -44,8 +44,8 @@ impl Serialize for DistanceClass {
     }
 }
 
-/// The positions of many devices in the tree, from which the class of any pair follows in a few
-/// steps. [`Topology::relation`] is slower and explains the class.
+/// The positions of many devices in the tree, from which the class of any pair follows in a few steps.
+/// [`Topology::relation`] is slower, but explains the class.
 #[derive(Clone, Debug)]
 pub struct Distances<'a> {
     topology: &'a Topology<'a>,
@@ -53,7 +53,7 @@ pub struct Distances<'a> {
 }
 
 impl<'a> Topology<'a> {
-    /// The positions of these devices. A device that is not in the tree has no class.
+    /// Returns the positions of these devices. A device outside the tree has no class.
     pub fn distances(&'a self, devices: impl IntoIterator<Item = Bdf>) -> Distances<'a> {
         let devices = devices.into_iter();
         Distances {
@@ -64,8 +64,8 @@ impl<'a> Topology<'a> {
 }
 
 impl Distances<'_> {
-    /// The class of two devices by their indices in the list, as `nvidia-smi topo -m` prints it;
-    /// `None` if the capture does not decide.
+    /// Returns the class of two devices, given their indexes in the list, as `nvidia-smi topo -m` prints it; `None` if
+    /// the capture does not determine it.
     pub fn smi(&self, a: usize, b: usize) -> Option<SmiClass> {
         let (a, b) = self.pair(a, b)?;
         let by_pci = a.classes(b).map(|classes| classes.smi);
@@ -75,13 +75,13 @@ impl Distances<'_> {
         }
     }
 
-    /// The same in the terms of NCCL.
+    /// Returns the same in the terms of NCCL.
     pub fn nccl(&self, a: usize, b: usize) -> Option<NcclClass> {
         let (a, b) = self.pair(a, b)?;
         self.topology.nccl_class(a, b)
     }
 
-    /// The same in the terms of UCX.
+    /// Returns the same in the terms of UCX.
     pub fn ucx(&self, a: usize, b: usize) -> Option<UcxClass> {
         let (a, b) = self.pair(a, b)?;
         a.classes(b).map(|classes| classes.ucx)

@@ -1,4 +1,4 @@
-//! Distances as NCCL finds them: the shortest paths in its graph of a node.
+//! Distances as NCCL computes them: shortest paths in its graph of a node.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use gdr_pci::Bdf;
 use super::class::NcclClass;
 use crate::pci::Bandwidth;
 
-/// Bytes per second of a link within a device (`LOC_BW` of NCCL, 5000 GB/s).
+/// Bandwidth of a link within a device (`LOC_BW` of NCCL, 5000 GB/s).
 pub(super) const LOCAL: Bandwidth = Bandwidth(5_000_000_000_000);
 
 /// The kind of a node.
@@ -48,22 +48,22 @@ pub(super) type Paths = Vec<Option<NcclPath>>;
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) kind: Kind,
-    /// The addresses of the node: the ports of one card share one.
+    /// The node's addresses; the ports of a card share a node.
     pub(super) names: Vec<Bdf>,
-    /// The names of its network devices in NCCL's file.
+    /// Its network devices' names in NCCL's file.
     pub(super) nets: Vec<String>,
     pub(super) gdr: Option<bool>,
     pub(super) wires: Vec<(Wire, Bandwidth, usize)>,
 }
 
-/// The device of a column of NCCL's distances.
+/// A device in NCCL's distance table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NcclDevice<'a> {
     /// The device at an address.
     At(Bdf),
-    /// The GPU at an address that is also a NIC's.
+    /// The GPU at an address that is also that of a NIC.
     Gpu(Bdf),
-    /// A network device by its name, which may have no address.
+    /// A network device by name, which need not have an address.
     Net(&'a str),
 }
 
@@ -71,7 +71,7 @@ pub enum NcclDevice<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct NcclGraph {
     pub(super) nodes: Vec<Node>,
-    /// The nodes by address. A NIC and the switch that it is on may share one.
+    /// Nodes by address. A NIC and its switch may share one.
     places: BTreeMap<Bdf, Vec<usize>>,
     nets: BTreeMap<String, usize>,
     nv_switch: Option<usize>,
@@ -82,7 +82,7 @@ pub struct NcclGraph {
 pub struct NcclPath {
     /// Its class.
     pub class: NcclClass,
-    /// Its bandwidth as NCCL estimates it.
+    /// Its bandwidth, as estimated by NCCL.
     pub bandwidth: Bandwidth,
     /// The number of links.
     pub hops: u32,
@@ -91,35 +91,35 @@ pub struct NcclPath {
 /// The path that NCCL uses from a GPU to a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NcclRoute {
-    /// The class that its log prints.
+    /// The class printed in NCCL's log.
     pub class: NcclClass,
-    /// The GPU that relays, for PXN.
+    /// The relaying GPU, for PXN.
     pub via: Option<Bdf>,
 }
 
 impl NcclGraph {
-    /// The GPUs.
+    /// Returns the GPUs.
     pub fn gpus(&self) -> impl Iterator<Item = Bdf> {
         self.named(Kind::Gpu)
     }
 
-    /// The network devices on PCI, one for each card.
+    /// Returns the PCI network devices, one per card.
     pub fn nics(&self) -> impl Iterator<Item = Bdf> {
         self.named(Kind::Nic)
     }
 
-    /// The class between two devices by their addresses.
+    /// Returns the class between two devices by their addresses.
     pub fn class(&self, a: Bdf, b: Bdf) -> Option<NcclClass> {
         self.path(a, b).map(|path| path.class)
     }
 
-    /// The path between two devices by their addresses.
+    /// Returns the path between two devices by their addresses.
     pub fn path(&self, a: Bdf, b: Bdf) -> Option<NcclPath> {
         let (a, b) = (self.index(a)?, self.index(b)?);
         self.paths_to(b)[a]
     }
 
-    /// The classes of each of these devices to each other one, in their order.
+    /// Returns the classes from each of these devices to every one, in their order.
     pub fn classes(&self, devices: &[NcclDevice<'_>]) -> Vec<Vec<Option<NcclClass>>> {
         let place = |device: &NcclDevice<'_>| match *device {
             NcclDevice::At(bdf) => self.index(bdf),
@@ -127,8 +127,8 @@ impl NcclGraph {
             NcclDevice::Net(name) => self.nets.get(name).copied(),
         };
         let places: Vec<Option<usize>> = devices.iter().map(place).collect();
-        // The ports of a card share a place, and its column. Paths are not kept: a column is a
-        // byte for each device.
+        // The ports of a card share a node, and so a column. Only classes are kept, which take a byte per device, not
+        // paths.
         let mut columns: BTreeMap<usize, Vec<Option<NcclClass>>> = BTreeMap::new();
         for to in places.iter().flatten() {
             columns.entry(*to).or_insert_with(|| {
@@ -145,8 +145,8 @@ impl NcclGraph {
             .collect()
     }
 
-    /// Returns whether NCCL may use GPUDirect RDMA between two devices: `None` if its file has no
-    /// `gdr` for either, `Some(false)` if it has `gdr="0"` for one.
+    /// Returns whether NCCL may use GPUDirect RDMA between two devices: `None` if its file has no `gdr` for either,
+    /// `Some(false)` if either has `gdr="0"`.
     pub fn is_gdr_allowed(&self, gpu: Bdf, nic: Bdf) -> Option<bool> {
         let (gpu, nic) = (self.index(gpu)?, self.index(nic)?);
         match (self.nodes[gpu].gdr, self.nodes[nic].gdr) {
@@ -155,16 +155,15 @@ impl NcclGraph {
         }
     }
 
-    /// The path from a GPU to a network device by the name of the latter.
+    /// Returns the path from a GPU to a network device, given the device's name.
     pub fn path_to_net(&self, gpu: Bdf, net: &str) -> Option<NcclPath> {
         let net = *self.nets.get(net)?;
         self.paths_to(net)[self.index(gpu)?]
     }
 
-    /// The path that NCCL uses from a GPU to a network device after it searched better ones
-    /// (`ncclTopoComputePaths`): from the CPU over a chip-to-chip link (P2C), or through a GPU
-    /// nearer to the device (PXN). A GPU or device with `gdr="0"` is not a relay, and a pair
-    /// with one uses the CPU.
+    /// Returns the path that NCCL uses from a GPU to a network device after searching for better ones
+    /// (`ncclTopoComputePaths`): via the CPU over a chip-to-chip link (P2C), or through a GPU closer to the device
+    /// (PXN). A GPU or device with `gdr="0"` cannot relay, and a pair that includes one uses the CPU.
     pub fn route(&self, gpu: Bdf, nic: Bdf) -> Option<NcclRoute> {
         let (gpu, nic) = (self.index(gpu)?, self.index(nic)?);
         let to_nic = self.paths_to(nic);
@@ -194,7 +193,7 @@ impl NcclGraph {
         Some(NcclRoute { class, via: None })
     }
 
-    /// Connects two GPUs by NVLinks of 20 GB/s each. GPUs that are not in the graph are ignored.
+    /// Connects two GPUs by NVLinks of 20 GB/s each. GPUs outside the graph are ignored.
     pub fn add_nvlinks(&mut self, a: Bdf, b: Bdf, links: u64) {
         if let (Some(a), Some(b)) = (self.index(a), self.index(b)) {
             let bandwidth = Bandwidth(links.saturating_mul(20_000_000_000));
@@ -243,7 +242,7 @@ impl NcclGraph {
         }
     }
 
-    /// The device at an address, before any switch there.
+    /// Returns the device at an address, in preference to a switch there.
     pub(super) fn index(&self, bdf: Bdf) -> Option<usize> {
         let places = self.places.get(&bdf)?;
         let is_device = |at: &usize| matches!(self.nodes[*at].kind, Kind::Gpu | Kind::Nic);
@@ -251,13 +250,13 @@ impl NcclGraph {
         device.or_else(|| places.first().copied())
     }
 
-    /// The node of a kind at an address.
+    /// Returns the node of this kind at an address.
     pub(super) fn index_of(&self, bdf: Bdf, kind: Kind) -> Option<usize> {
         let mut places = self.places.get(&bdf)?.iter().copied();
         places.find(|at| self.nodes[*at].kind == kind)
     }
 
-    /// The NVLink switch; NCCL merges all of them.
+    /// Returns the NVLink switch; NCCL merges all of them into one.
     pub(super) fn nv_switch(&mut self) -> usize {
         if let Some(known) = self.nv_switch {
             return known;
@@ -267,7 +266,7 @@ impl NcclGraph {
         at
     }
 
-    /// Takes the addresses from a node.
+    /// Removes and returns a node's addresses.
     pub(super) fn take_names(&mut self, from: usize) -> Vec<Bdf> {
         let names = std::mem::take(&mut self.nodes[from].names);
         for name in &names {
@@ -295,8 +294,8 @@ impl NcclGraph {
         self.nodes[gpu].gdr != Some(false) && self.nodes[nic].gdr != Some(false)
     }
 
-    /// Returns whether a GPU has a chip-to-chip link to its CPU and this is one of its nearest
-    /// network devices that is attached to a CPU.
+    /// Returns whether a GPU has a chip-to-chip link to its CPU, and this is one of its nearest network devices
+    /// attached to a CPU.
     fn is_p2c(&self, gpu: usize, to_nic: &[Option<NcclPath>]) -> bool {
         let Some(cpu) = self.nodes[gpu]
             .wires
@@ -319,8 +318,8 @@ impl NcclGraph {
             && to_nic[cpu].is_some_and(|path| path.class == NcclClass::Phb)
     }
 
-    /// The paths from every node to one (`ncclTopoSetPaths`): the best class, then the most
-    /// bandwidth, then the fewest hops; a GPU forwards only traffic that came over one NVLink.
+    /// Returns the paths from every node to one (`ncclTopoSetPaths`), by best class, then highest bandwidth, then
+    /// fewest hops. A GPU forwards only traffic that arrived over a single NVLink.
     fn paths_to(&self, base: usize) -> Paths {
         let mut paths: Paths = vec![None; self.nodes.len()];
         paths[base] = Some(NcclPath {
@@ -346,7 +345,7 @@ impl NcclGraph {
                     };
                     let rank =
                         |path: NcclPath| (path.class, std::cmp::Reverse(path.bandwidth), path.hops);
-                    // Each change lowers a rank, and ranks are finite.
+                    // Terminates: each change lowers a rank, and ranks are finite.
                     if paths[to].is_none_or(|known| rank(new) < rank(known)) {
                         paths[to] = Some(new);
                         if !std::mem::replace(&mut waiting[to], true) {
@@ -360,7 +359,7 @@ impl NcclGraph {
         paths
     }
 
-    /// The class of one step of a path, or `None` if the step is not allowed.
+    /// Returns the class of a path extended by one step, or `None` if the step is not allowed.
     fn step(
         &self,
         base: usize,

@@ -10,10 +10,10 @@ use crate::pci::{Bandwidth, Function, Identity, Link, Tree, VendorId};
 const GB: u64 = 1_000_000_000;
 
 impl NcclGraph {
-    /// The graph of a file of NCCL.
+    /// Builds the graph described by an NCCL file.
     ///
-    /// Template files for NCCL have no `gpu` and `nic` elements, which NCCL adds for the devices
-    /// that it finds. Here every function of these classes counts as detected.
+    /// NCCL's template files have no `gpu` and `nic` elements; NCCL adds them for the devices it finds. Here every
+    /// function of these classes counts as found.
     pub fn from_topology(topology: &NcclTopology) -> Self {
         let mut graph = Self::default();
         let mut cpus: Vec<(usize, &Cpu)> = Vec::new();
@@ -43,12 +43,11 @@ impl NcclGraph {
         graph
     }
 
-    /// The graph that NCCL builds for these functions of a tree (`ncclTopoGetXmlFromSys`).
+    /// Builds the graph as NCCL does for these functions of a tree (`ncclTopoGetXmlFromSys`).
     ///
-    /// NCCL goes up two directories at a time, so that the two ports of a switch make one node
-    /// and a root port is skipped, until a directory is not a function. It then uses the CPU of
-    /// the NUMA node of the last function; functions without a node share a CPU. Host bridges
-    /// are ignored.
+    /// NCCL ascends two directories at a time, so that a switch's two ports become one node and root ports are skipped,
+    /// until a directory is not a function. It then uses the CPU of the last function's NUMA node; functions without a
+    /// node share a CPU. Host bridges are ignored.
     pub fn from_tree(tree: &Tree, devices: &[Bdf]) -> Self {
         let mut graph = Self::default();
         let mut cpus: Vec<(Option<u32>, usize)> = Vec::new();
@@ -63,8 +62,8 @@ impl NcclGraph {
             let mut at = if is_gpu {
                 graph.add(Kind::Gpu, Some(device))
             } else if let Some(card) = graph.card_of(device) {
-                // The ports of one card are one to NCCL, and so are the virtual functions on one
-                // bus (NCCL_IB_MERGE_VFS, on unless set otherwise).
+                // NCCL treats the ports of a card as one, and also the virtual functions on a bus (NCCL_IB_MERGE_VFS,
+                // on by default).
                 graph.name(card, device);
                 continue;
             } else {
@@ -102,7 +101,7 @@ impl NcclGraph {
     fn add_cpu(&mut self, numa: Option<u32>, cpus: &mut Vec<(Option<u32>, usize)>) -> usize {
         let at = self.add(Kind::Cpu, None);
         for (_, other) in cpus.iter() {
-            // NCCL's bandwidth depends on the model of the CPUs, which is not known here.
+            // NCCL's bandwidth depends on the CPU model, which is unknown here.
             self.join(at, *other, Wire::System, LOCAL);
         }
         cpus.push((numa, at));
@@ -119,11 +118,11 @@ impl NcclGraph {
     fn add_pci(&mut self, pci: &PciNode, parent: usize) {
         let kind = kind_of(pci);
         let is_device = !pci.gpus.is_empty() || !pci.nets.is_empty();
-        // NCCL does not count a bus of an NVLink switch or a POWER bridge.
+        // NCCL ignores the bus of an NVLink switch or a POWER bridge.
         if kind.is_none() && !is_device {
             return;
         }
-        // What is both a device and a switch is two nodes of one address.
+        // A device that is also a switch becomes two nodes with the same address.
         let is_switch =
             (is_device && !pci.children.is_empty()) || (!is_device && kind == Some(Kind::Switch));
         let parent = if is_switch {
@@ -133,7 +132,7 @@ impl NcclGraph {
         };
         if !pci.gpus.is_empty() || (!is_device && kind == Some(Kind::Gpu)) {
             let at = self.add_node(Kind::Gpu, pci, parent);
-            // One rank that may not is enough for the GPU.
+            // If one rank may not, the GPU may not.
             let flags = pci.gpus.iter().filter_map(|gpu| gpu.gdr);
             self.nodes[at].gdr = flags.reduce(|a, b| a && b);
         }
@@ -153,8 +152,8 @@ impl NcclGraph {
         at
     }
 
-    /// Adds a NIC. NCCL merges the ports of a card, which may have an element each: it
-    /// drops the function number of a NIC's address (`ncclTopoAddPci`).
+    /// Adds a NIC. NCCL merges a card's ports, which may have separate elements, by dropping the function number of the
+    /// NIC's address (`ncclTopoAddPci`).
     fn add_nic(&mut self, pci: &PciNode, parent: usize) {
         let mut ports = (0..8).map(|function| Bdf {
             function,
@@ -175,7 +174,7 @@ impl NcclGraph {
         for net in nets {
             self.add_net(at, &net.name);
             let gdr = self.nodes[at].gdr;
-            // One device that can is enough for the card.
+            // If one device can, the card can.
             self.nodes[at].gdr = match (gdr, net.gdr) {
                 (Some(a), Some(b)) => Some(a || b),
                 (known, None) | (None, known) => known,
@@ -209,7 +208,7 @@ impl NcclGraph {
         }
     }
 
-    /// The target of an NVLink: another GPU, the CPU of POWER, or else the merged NVLink switch.
+    /// Returns an NVLink's target: another GPU, the CPU of POWER, or else the merged NVLink switch.
     fn other_end(&mut self, link: &GpuLink, cpu: usize) -> Option<usize> {
         let class = link.class?;
         if class.is_gpu() {
@@ -221,7 +220,7 @@ impl NcclGraph {
         Some(self.nv_switch())
     }
 
-    /// Makes one node of a two-level switch of Broadcom (`ncclTopoFlattenBcmSwitches`).
+    /// Merges a two-level Broadcom switch into one node (`ncclTopoFlattenBcmSwitches`).
     fn flatten_broadcom(&mut self, topology: &NcclTopology) {
         let mut stack: Vec<&PciNode> = topology.cpus.iter().flat_map(|cpu| &cpu.pci).collect();
         while let Some(upper) = stack.pop() {
@@ -241,7 +240,7 @@ impl NcclGraph {
         }
     }
 
-    /// Moves the wires of one node to another, and its name.
+    /// Moves a node's wires and name to another node.
     fn fold(&mut self, from: usize, into: usize) {
         if from == into {
             return;
@@ -258,7 +257,7 @@ impl NcclGraph {
     }
 }
 
-/// The kind of a function by its class.
+/// Returns the kind of a function by its class.
 fn kind_of(pci: &PciNode) -> Option<Kind> {
     match pci.identity.class {
         Some(class) if class.is_gpu() => Some(Kind::Gpu),
@@ -268,7 +267,7 @@ fn kind_of(pci: &PciNode) -> Option<Kind> {
     }
 }
 
-/// The generation of a Broadcom switch in base mode that NCCL takes apart (`getBcmGen`).
+/// Returns the generation of a Broadcom switch in base mode, which NCCL flattens (`getBcmGen`).
 fn broadcom(identity: &Identity, level: u16) -> Option<u8> {
     let vendor = identity.vendor? == VendorId::BROADCOM_LSI
         && identity.subsystem_vendor? == VendorId::BROADCOM_LSI;
@@ -283,8 +282,7 @@ fn broadcom(identity: &Identity, level: u16) -> Option<u8> {
     }
 }
 
-/// NCCL's estimate of the bandwidth of a PCI link, in 100 Mb/s a lane by generation
-/// (`kvDictPciGen`).
+/// Returns NCCL's estimate of a PCI link's bandwidth. Its table (`kvDictPciGen`) is in units of 100 Mb/s per lane.
 fn nccl_bandwidth(link: Link) -> Bandwidth {
     let lane: u64 = match link.speed.generation() {
         1 => 15,
@@ -297,7 +295,7 @@ fn nccl_bandwidth(link: Link) -> Bandwidth {
     Bandwidth(lane * u64::from(link.width.0) * (GB / 80))
 }
 
-/// The link above a function, by the best that both of its ends can do.
+/// Returns the bandwidth of the link above a function, at the best speed and width that both ends support.
 fn upstream_bandwidth(tree: &Tree, function: &Function) -> Bandwidth {
     let above = match tree.parent(function.bdf) {
         Some(crate::pci::Parent::Bridge(bridge)) => tree.get(bridge),
@@ -310,7 +308,7 @@ fn upstream_bandwidth(tree: &Tree, function: &Function) -> Bandwidth {
     link.map_or(LOCAL, nccl_bandwidth)
 }
 
-/// NCCL's estimate of the bandwidth of an NVLink, by the compute capability of the GPU.
+/// Returns NCCL's estimate of an NVLink's bandwidth, by the GPU's compute capability.
 fn nvlink_bandwidth(sm: Option<u32>) -> u64 {
     match sm.unwrap_or(80) {
         100.. => GB * 401 / 10,
@@ -321,7 +319,7 @@ fn nvlink_bandwidth(sm: Option<u32>) -> u64 {
     }
 }
 
-/// NCCL's estimate of the bandwidth between two CPUs (`ncclTopoGetInterCpuBw`).
+/// Returns NCCL's estimate of the bandwidth between two CPUs (`ncclTopoGetInterCpuBw`).
 fn between_cpus(cpu: &Cpu) -> Bandwidth {
     let model = cpu.model.filter(|_| cpu.family == Some(6)).unwrap_or(0);
     match (cpu.arch.as_deref(), cpu.vendor.as_deref()) {

@@ -14,7 +14,7 @@ use crate::numa::NumaLayout;
 use crate::pci::{Bandwidth, NumaNode, Parent, RootBus, Tree, VendorId};
 use crate::source::Absence;
 
-/// A PCI tree with the NUMA layout and the NVLinks.
+/// A PCI tree with its NUMA layout and NVLinks.
 #[derive(Clone, Debug)]
 pub struct Topology<'a> {
     tree: &'a Tree,
@@ -74,23 +74,23 @@ impl fmt::Display for Ancestor {
     }
 }
 
-/// A remark on the class of a pair.
+/// A remark about a pair's class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Note {
-    /// Firmware did not assign a NUMA node to a device. On a machine with one NUMA node, drivers
-    /// from about 575 print NODE for it; those up to about 530 print SYS.
+    /// Firmware assigned no NUMA node to a device. On a machine with one NUMA node, drivers from about 575 on print
+    /// NODE for it; those up to about 530 print SYS.
     NoProximity(Bdf),
-    /// The NUMA node of a device is not known, so nvidia-smi may print NODE instead of SYS.
+    /// A device's NUMA node is unknown, so nvidia-smi may print NODE instead of SYS.
     ProximityUnknown(Bdf),
     /// The two NUMA nodes are parts of one socket (NPS2, NPS4, sub-NUMA clusters): nearer than SYS
     /// suggests.
     OneSocket,
-    /// The host bridges are quadrants of one AMD socket, between which peer traffic is not
-    /// dramatically slower: measure.
+    /// The host bridges are quadrants of one AMD socket, between which peer traffic is not dramatically slower; measure
+    /// it.
     AmdQuadrants,
-    /// NCCL treats the two as ports of one card, because they are on one bus
-    /// (`NCCL_IB_MERGE_VFS=0` keeps different devices apart).
+    /// NCCL treats the two as ports of one card, because they are on the same bus (`NCCL_IB_MERGE_VFS=0` separates
+    /// different devices).
     OneCardToNccl,
     /// Both are directly on a root bus, as in a virtual machine that hides the real tree.
     FlatBus,
@@ -128,21 +128,19 @@ pub struct Relation {
     pub smi: SmiClass,
     /// The class that `nvidia-smi topo -mp` prints, which ignores NVLink.
     pub smi_pci: SmiClass,
-    /// NCCL's class before it searches relays.
+    /// NCCL's class, before it searches for relays.
     pub nccl: NcclClass,
     /// UCX's class.
     pub ucx: UcxDistance,
     /// The lowest common ancestor.
     pub ancestor: Ancestor,
-    /// The points on the path over PCI, including both devices and the common bridge.
+    /// The points on the PCI path, including both devices and the common bridge.
     pub steps: Vec<Step>,
-    /// The ports on the path that apply ACS, in the order of the path: the bridges below the common
-    /// ancestor.
+    /// The ports on the path that apply ACS, in path order: the bridges below the common ancestor.
     pub ports: Vec<Bdf>,
-    /// The lowest bandwidth that the links on the path support, and its point. Unknown links are
-    /// ignored.
+    /// The lowest bandwidth that links on the path support, and its location. Unknown links are ignored.
     pub capable: Option<(Bandwidth, Place)>,
-    /// The lowest current bandwidth, and its point.
+    /// The lowest current bandwidth, and its location.
     pub current: Option<(Bandwidth, Place)>,
     /// The reason for the class in one sentence.
     pub why: String,
@@ -151,7 +149,7 @@ pub struct Relation {
 }
 
 impl<'a> Topology<'a> {
-    /// A topology without NVLink.
+    /// Returns a topology without NVLink.
     pub fn new(tree: &'a Tree, numa: &'a NumaLayout) -> Self {
         Self {
             tree,
@@ -167,7 +165,7 @@ impl<'a> Topology<'a> {
         self
     }
 
-    /// The number of NVLinks between two GPUs, if any.
+    /// Returns the number of NVLinks between two GPUs, if any.
     pub(super) fn nvlinks_between(&self, a: Bdf, b: Bdf) -> Option<u8> {
         let links = self.nvlinks.get(&(a.min(b), a.max(b)));
         links.copied().filter(|_| a != b)
@@ -177,7 +175,7 @@ impl<'a> Topology<'a> {
         TreePosition::of(self.tree, self.numa, bdf)
     }
 
-    /// The distance between two functions.
+    /// Returns the distance between two functions.
     ///
     /// # Errors
     ///
@@ -256,8 +254,8 @@ impl<'a> Topology<'a> {
         })
     }
 
-    /// Notes each device to which firmware assigned no NUMA node, or whose node is not known unless
-    /// the machine has only one.
+    /// Adds a note for each device without an assigned NUMA node, or with an unknown one unless the machine has only
+    /// one.
     fn note_proximity(&self, positions: [&TreePosition; 2], notes: &mut Vec<Note>) {
         for position in positions {
             match (&position.numa, self.numa.only_node()) {
@@ -283,7 +281,7 @@ impl<'a> Topology<'a> {
         })
     }
 
-    /// NCCL's class of a pair; `None` if the capture does not decide.
+    /// Returns NCCL's class of a pair; `None` if the capture does not determine it.
     pub(super) fn nccl_class(&self, a: &TreePosition, b: &TreePosition) -> Option<NcclClass> {
         if self.nvlinks_between(a.bdf, b.bdf).is_some() {
             return Some(NcclClass::Nvl);
@@ -332,7 +330,7 @@ impl<'a> Topology<'a> {
         steps.extend(top);
         steps.extend(below_b.iter().map(step));
         steps.push(step(&b));
-        // Where one is above the other, it is both an end and the common bridge.
+        // If one device is above the other, it is both an end and the common bridge.
         steps.dedup_by_key(|step| step.place);
         steps
     }

@@ -58,7 +58,7 @@ impl Step {
     }
 }
 
-/// The lowest bandwidth among the links of these steps, and its point.
+/// Returns the lowest bandwidth among the links of these steps, and its point.
 pub(crate) fn narrowest(
     steps: &[Step],
     link: impl Fn(&Step) -> Option<Link>,

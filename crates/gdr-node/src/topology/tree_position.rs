@@ -8,8 +8,8 @@ use crate::numa::NumaLayout;
 use crate::pci::{NumaNode, RootBus, Tree};
 use crate::source::Datum;
 
-/// The most bridges between two devices of class PIX: the two ports of one switch. NVIDIA does not
-/// publish the rule; this one agrees with every machine whose tree and matrix are known.
+/// The most bridges between two devices of class PIX: the two ports of a switch. NVIDIA does not publish the rule; this
+/// one matches every machine whose tree and matrix are known.
 const BRIDGES_OF_ONE_SWITCH: usize = 2;
 
 /// The position of a device in the tree.
@@ -23,9 +23,9 @@ pub(super) struct TreePosition {
     pub(super) is_severed: bool,
     /// Its NUMA node by firmware.
     pub(super) numa: Datum<NumaNode>,
-    /// That node, or the only one of the machine.
+    /// That node, or the machine's only one.
     pub(super) node: Option<NumaNode>,
-    /// The NUMA node on which NCCL puts it: the last function's on its path up.
+    /// The NUMA node that NCCL assigns: that of the last function on the path up.
     nccl_cpu: Option<NumaNode>,
     is_gpu: bool,
 }
@@ -38,12 +38,12 @@ pub(super) enum Meeting {
     Above(Bdf),
     /// Below a common bridge.
     Bridge(Bdf),
-    /// On one bus whose bridge the capture does not have.
+    /// On a bus whose bridge the capture lacks.
     Bus,
     Root,
     Node(NumaNode),
     System,
-    /// The capture lacks the bridges that decide.
+    /// The capture lacks the bridges that determine it.
     Unknown,
 }
 
@@ -74,7 +74,7 @@ impl TreePosition {
         Some(position)
     }
 
-    /// The number of common bridges, from the root down.
+    /// Returns the number of common bridges, from the root down.
     pub(super) fn common(&self, other: &Self) -> usize {
         if self.root != other.root {
             return 0;
@@ -96,7 +96,7 @@ impl TreePosition {
             };
         }
         for (above, below) in [(self, other), (other, self)] {
-            // The depth of a bridge is its index in the chains below it.
+            // A bridge's depth is its index in the chains below it.
             if below.chain.get(above.chain.len()) == Some(&above.bdf) {
                 return Meeting::Above(above.bdf);
             }
@@ -104,20 +104,20 @@ impl TreePosition {
         match self.common(other).checked_sub(1) {
             Some(last) => Meeting::Bridge(self.chain[last]),
             None if !self.is_severed => Meeting::Root,
-            // A link has one device below it, so that functions on one bus are on one device. On a
-            // switch's internal bus the path is known only from each port down.
+            // A link has one device below it, so functions on one bus belong to one device. Within a switch's internal
+            // bus, the path is known only below each port.
             None if self.chain.is_empty() && other.chain.is_empty() => Meeting::Bus,
             None => Meeting::Unknown,
         }
     }
 
-    /// The bridges between two devices, those in common left out.
+    /// Returns the number of bridges between two devices, excluding common ones.
     pub(super) fn bridges(&self, other: &Self) -> usize {
         self.chain.len() + other.chain.len() - 2 * self.common(other)
     }
 
-    /// The classes of a pair in the terms of nvidia-smi (without NVLinks) and UCX; `None` if
-    /// the capture does not decide.
+    /// Returns a pair's classes in the terms of nvidia-smi (without NVLinks) and UCX; `None` if the capture does not
+    /// determine them.
     pub(super) fn classes(&self, other: &Self) -> Option<Classes> {
         let meeting = self.meets(other);
         let smi = match meeting {
@@ -136,7 +136,7 @@ impl TreePosition {
         };
         let ucx = match meeting {
             Meeting::Root => UcxClass::Phb,
-            // UCX compares the numbers, and two devices without one are on the same node.
+            // UCX compares the node numbers, so two devices without one count as being on the same node.
             Meeting::Node(_) | Meeting::System => {
                 if self.numa.as_ref().ok() == other.numa.as_ref().ok() {
                     UcxClass::Node
@@ -149,20 +149,20 @@ impl TreePosition {
         Some(Classes { smi, ucx })
     }
 
-    /// NCCL's class without NVLinks, by the graph of these two devices alone: one node for the two
-    /// ports of a switch, none for a root port and a host bridge. `None` if the capture does not
-    /// have the path or one device is above the other; the whole graph decides then.
+    /// Returns NCCL's class without NVLinks, as the graph of these two devices alone gives it: one node for a switch's
+    /// two ports, none for root ports and host bridges. `None` if the capture lacks the path or one device is above the
+    /// other, which only the whole graph can decide.
     pub(super) fn nccl(&self, other: &Self) -> Option<NcclClass> {
         let on_one_bus = (self.bdf.domain, self.bdf.bus) == (other.bdf.domain, other.bdf.bus);
         match self.meets(other) {
             Meeting::Same => return Some(NcclClass::Loc),
             Meeting::Above(_) | Meeting::Unknown => return None,
-            // The ports of one card are one to NCCL, and so are the virtual functions on one bus.
+            // NCCL treats the ports of a card as one, and also the virtual functions on a bus.
             _ if on_one_bus && !self.is_gpu && !other.is_gpu => return Some(NcclClass::Loc),
             Meeting::Bus => return Some(NcclClass::Pix),
             _ => {}
         }
-        // The switches of each up to the lowest that both pass.
+        // The switches on each side, up to the lowest common one.
         let own = |of: &Self, not: &Self| {
             let switches = of.switches();
             switches
@@ -184,9 +184,8 @@ impl TreePosition {
         })
     }
 
-    /// The switches that NCCL passes on its path up: it goes up two directories at a time
-    /// (ncclTopoGetXmlFromSys), so that it counts the two ports of a switch as one and does not
-    /// count root ports.
+    /// Returns the switches that NCCL passes on the way up. It ascends two directories at a time
+    /// (ncclTopoGetXmlFromSys), so it counts a switch's two ports as one, and skips root ports.
     fn switches(&self) -> impl Iterator<Item = Bdf> {
         self.chain.iter().rev().skip(1).step_by(2).copied()
     }

@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::pci::Bandwidth;
 
-/// One MB of UCX, which is 2^20 bytes.
+/// A megabyte in UCX, which is 2^20 bytes.
 const MB: u64 = 1 << 20;
 
-/// UCX's distance of two devices (UCX `src/ucs/sys/topo/base/topo.c`, sysfs provider).
+/// UCX's distance between two devices (UCX `src/ucs/sys/topo/base/topo.c`, sysfs provider).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum UcxClass {
@@ -32,17 +32,17 @@ impl fmt::Display for UcxClass {
     }
 }
 
-/// The distance that UCX assumes unless `UCX_DISTANCE_BW` or similar overrides it.
+/// The distance that UCX assumes, unless `UCX_DISTANCE_BW` or similar overrides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UcxDistance {
     /// The class.
     pub class: UcxClass,
-    /// The bandwidth that UCX assumes; `None` for no limit.
+    /// The assumed bandwidth; `None` for no limit.
     pub bandwidth: Option<Bandwidth>,
 }
 
 impl UcxDistance {
-    /// Below a common bridge.
+    /// Returns the distance below a common bridge.
     pub(crate) fn near() -> Self {
         Self {
             class: UcxClass::Default,
@@ -50,7 +50,8 @@ impl UcxDistance {
         }
     }
 
-    /// Below one host bridge, with this many names that differ in the two sysfs paths.
+    /// Returns the distance below one host bridge; `names` is how many path components differ between the two sysfs
+    /// paths.
     pub(crate) fn below_one_host_bridge(names: usize) -> Self {
         let names = u64::try_from(names).unwrap_or(u64::MAX).max(1);
         let bandwidth = (3500 * MB).min(19_200 * MB / names);
@@ -60,7 +61,7 @@ impl UcxDistance {
         }
     }
 
-    /// Below different host bridges.
+    /// Returns the distance below different host bridges.
     pub(crate) fn across(same_node: bool) -> Self {
         let (class, bandwidth) = if same_node {
             (UcxClass::Node, 17_000 * MB)

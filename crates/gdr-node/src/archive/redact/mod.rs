@@ -9,23 +9,22 @@ use crate::pci::{ConfigSpace, ExtendedId, SWITCH_MARK, Unread, has_switch_mark};
 use crate::source::{Absence, DatumExt, Source, virtual_path};
 
 impl Archive {
-    /// The same archive with pseudonyms in place of names of hosts and users, Ethernet and IP
-    /// addresses, GIDs, GUIDs, UUIDs and serial numbers.
+    /// Returns the archive with names of hosts and users, Ethernet and IP addresses, GIDs, GUIDs, UUIDs and serial
+    /// numbers replaced by pseudonyms.
     ///
-    /// The same original has the same pseudonym throughout the archive, not in another one. The
-    /// vendor of a device, which addresses share a network, and which are link-local stay visible,
-    /// so that checks give the same verdicts. `users` are names to replace in addition to those
-    /// that the archive has as users. Files that are not text are dropped, except config space.
+    /// Pseudonyms are consistent within an archive, but not across archives. Device vendors, which addresses share a
+    /// network, and which are link-local stay visible, so that checks give the same verdicts. `users` are names to
+    /// replace in addition to the users found in the archive. Files that are not text are dropped, except config space.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Redaction`] where a name cannot be looked for.
+    /// [`ArchiveError::Redaction`] if a name cannot be searched for.
     pub fn redact(&self, users: &[String]) -> Result<Self, ArchiveError> {
         let unsearchable = |error: regex::Error| ArchiveError::Redaction(error.to_string());
         let mut text = Text::new().map_err(unsearchable)?;
         text.know(&self.hosts(), users).map_err(unsearchable)?;
-        // Once to learn which devices and users there are, which shows in some files only; once to
-        // replace them in all.
+        // Two passes: the first finds devices and users, which only some files show, and the second replaces them
+        // everywhere.
         content(&self.content, &mut text);
         let mut users = users.to_vec();
         users.extend(text.pseudonyms.known(pseudonym::Kind::User));
@@ -41,7 +40,7 @@ impl Archive {
         Ok(Self { origin, content })
     }
 
-    /// The names of the node: as the kernel has it, and without its domain.
+    /// Returns the node's names: the kernel's, and that without its domain.
     fn hosts(&self) -> Vec<String> {
         let mut hosts = vec![self.origin.host.clone()];
         hosts.extend(self.text("/proc/sys/kernel/hostname").ok());
@@ -60,7 +59,7 @@ impl Archive {
 fn content(all: &Content, text: &mut Text) -> Content {
     let mut made = Content::default();
     for (at, record) in all.iter() {
-        // Administrators name files after users; the kernel names interfaces after addresses.
+        // Administrators name files after users, and the kernel names interfaces after addresses.
         let of_names = if at.starts_with("/etc/") {
             Nature::Free
         } else {
@@ -92,13 +91,13 @@ fn content(all: &Content, text: &mut Text) -> Content {
     made
 }
 
-/// The file without names; `None` for what cannot be searched.
+/// Returns a redacted file; `None` if it cannot be searched.
 fn redact_file(at: &str, bytes: &[u8], text: &mut Text) -> Option<Vec<u8>> {
     if at.ends_with("/config") && at.starts_with("/sys/devices/pci") {
         return Some(without_serial_number(bytes));
     }
     if at.ends_with("/vpd") && at.starts_with("/sys/devices/pci") {
-        // It has serial numbers, and one mark that matters.
+        // It contains serial numbers, of which only one marker matters.
         let mark = has_switch_mark(bytes).then_some(SWITCH_MARK);
         return Some(mark.unwrap_or_default().into());
     }
@@ -107,12 +106,12 @@ fn redact_file(at: &str, bytes: &[u8], text: &mut Text) -> Option<Vec<u8>> {
     }
     let content = std::str::from_utf8(bytes).ok()?;
     if at.ends_with("/node_desc") {
-        // An administrator may have set any text.
+        // An administrator may have set arbitrary text.
         let device = at.rsplit('/').nth(1).unwrap_or_default();
         return Some(format!("host-1 {device}\n").into_bytes());
     }
     if at.ends_with("/slurm.conf") {
-        // The file names the whole cluster. Only its limits are kept.
+        // The file names the whole cluster, so only its limits are kept.
         let limits = content.lines().filter(|line| {
             let start = line.trim_start().get(..9).unwrap_or_default();
             start.eq_ignore_ascii_case("Propagate")
@@ -123,7 +122,7 @@ fn redact_file(at: &str, bytes: &[u8], text: &mut Text) -> Option<Vec<u8>> {
     Some(text.redact(content, nature(at)).into_bytes())
 }
 
-/// What kind of text a file holds.
+/// Returns the kind of text in a file.
 fn nature(at: &str) -> Nature {
     if at.starts_with("/etc/security/") {
         return Nature::Limits;
@@ -145,8 +144,8 @@ fn nature(at: &str) -> Nature {
     if is_free { Nature::Free } else { Nature::Value }
 }
 
-/// Config space with zeros in its Device Serial Number (PCI Express Base Specification 6.0,
-/// 7.9.3), which a NIC derives from its Ethernet address.
+/// Clears the Device Serial Number in config space (PCI Express Base Specification 6.0, 7.9.3), which a NIC derives
+/// from its Ethernet address.
 fn without_serial_number(bytes: &[u8]) -> Vec<u8> {
     const SERIAL_NUMBER: ExtendedId = ExtendedId(0x0003);
     let mut made = bytes.to_vec();
@@ -168,7 +167,7 @@ mod tests {
     use crate::pci::{Function, Tree};
     use crate::{example, source::MemorySource};
 
-    /// The example node with names and addresses of a user in its log and files.
+    /// Returns the example node, with a user's names and addresses in its log and files.
     fn node() -> MemorySource {
         example::node()
             .file("/proc/sys/kernel/hostname", "gpu17.cluster.example\n")
@@ -217,7 +216,7 @@ mod tests {
         recorder.finish(origin)
     }
 
-    /// The written archive, unpacked: manifest, headers and files.
+    /// Writes an archive, and unpacks it: manifest, headers and files.
     fn unpacked(archive: &Archive) -> Vec<u8> {
         let mut packed = Vec::new();
         archive.write(&mut packed).unwrap();
@@ -275,7 +274,7 @@ mod tests {
         ] {
             assert!(holds(&before, original), "{original}");
         }
-        // And not in config space either, in the order of its bytes.
+        // Nor in config space, in its byte order.
         let serial = [0x12, 0x41, 0x5e, 0x03];
         assert!(before.windows(4).any(|window| window == serial));
         assert!(!after.windows(4).any(|window| window == serial));
@@ -285,7 +284,7 @@ mod tests {
     fn the_node_is_the_same_but_for_its_addresses() {
         let (before, after) = (archive(), archive().redact(&[]).unwrap());
         let (mut a, mut b) = (Inventory::read(&before), Inventory::read(&after));
-        // The serial number in config space is an address too.
+        // The serial number in config space is also an address.
         let without_config = |tree: Tree| {
             Tree::new(tree.functions().map(|function| {
                 let config = Err(Absence::Missing);

@@ -1,14 +1,14 @@
-//! Pseudonyms: the same original has the same pseudonym throughout an archive.
+//! Pseudonyms, which are consistent throughout an archive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// An Ethernet address.
 pub(super) type Mac = [u8; 6];
-/// A GUID of InfiniBand, or the interface identifier of an IPv6 address.
+/// An InfiniBand GUID, or an IPv6 interface identifier.
 pub(super) type Guid = [u8; 8];
 
-/// A kind of name that is replaced by its kind and a number.
+/// A kind of name whose pseudonym is the kind and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     User,
@@ -17,14 +17,14 @@ pub(super) enum Kind {
     Container,
 }
 
-/// The pseudonyms given so far.
+/// The pseudonyms assigned so far.
 ///
-/// They keep what checks need of an address: the vendor of the device, whether the address is
-/// link-local or IPv4, and which addresses share a network.
+/// They preserve what checks need of an address: the device's vendor, whether the address is link-local or IPv4, and
+/// which addresses share a network.
 #[derive(Debug, Default)]
 pub(super) struct Pseudonyms {
     names: BTreeMap<(Kind, String), usize>,
-    /// Devices, by the last three bytes that their maker numbers them with.
+    /// Devices, by the last three bytes, which are assigned by the vendor.
     devices: BTreeMap<[u8; 3], u32>,
     makers: BTreeSet<[u8; 3]>,
     networks: BTreeMap<[u8; 3], u32>,
@@ -33,20 +33,20 @@ pub(super) struct Pseudonyms {
 }
 
 impl Pseudonyms {
-    /// The number of a name within its kind, from 1.
+    /// Returns the number of a name within its kind, from 1, assigning one if it is new.
     pub(super) fn number(&mut self, kind: Kind, name: &str) -> usize {
         let next = self.names.keys().filter(|(of, _)| *of == kind).count() + 1;
         let name = name.to_ascii_lowercase();
         *self.names.entry((kind, name)).or_insert(next)
     }
 
-    /// The names of a kind that were seen so far.
+    /// Returns the names of a kind seen so far.
     pub(super) fn known(&self, kind: Kind) -> Vec<String> {
         let of_kind = self.names.keys().filter(|(of, _)| *of == kind);
         of_kind.map(|(_, name)| name.clone()).collect()
     }
 
-    /// Returns whether an address of this maker's and one of this device's were seen.
+    /// Returns whether addresses of this vendor and of this device were seen.
     pub(super) fn knows(&self, maker: [u8; 3], device: [u8; 3]) -> bool {
         self.makers.contains(&global(maker)) && self.devices.contains_key(&device)
     }
@@ -58,7 +58,7 @@ impl Pseudonyms {
             [a, b, c]
         };
         if !self.devices.contains_key(&last) {
-            // A pseudonym must not equal an original.
+            // A pseudonym must differ from every original.
             let free = (1..).find(|number| {
                 !taken.contains(number)
                     && of(*number) != last
@@ -69,7 +69,7 @@ impl Pseudonyms {
         of(self.devices[&last])
     }
 
-    /// The maker's part stays, the device's part is replaced.
+    /// Replaces the device part of the address, and keeps the vendor part.
     pub(super) fn mac(&mut self, mac: Mac) -> Mac {
         let [a, b, c, x, y, z] = mac;
         // All zeros and all ones name no device.
@@ -81,7 +81,7 @@ impl Pseudonyms {
         [a, b, c, x, y, z]
     }
 
-    /// Keeps the vendor's part, and the two bytes in the middle if they are common ones.
+    /// Replaces the device part, and keeps the vendor part, and the middle two bytes if they are common ones.
     pub(super) fn guid(&mut self, guid: Guid) -> Guid {
         let [a, b, c, d, e, x, y, z] = guid;
         if guid == [0; 8] || guid == [0xff; 8] {
@@ -96,11 +96,11 @@ impl Pseudonyms {
         [a, b, c, d, e, x, y, z]
     }
 
-    /// An address of the benchmarking networks (RFC 2544). Addresses that differ only in their last
-    /// byte share a network.
+    /// Returns an address in the benchmarking networks (RFC 2544). Addresses that differ only in the last byte share a
+    /// network.
     pub(super) fn ipv4(&mut self, address: Ipv4Addr) -> Ipv4Addr {
         let octets = address.octets();
-        // Networks' masks begin with 255.
+        // Network masks start with 255.
         let speaks_for_itself = address.is_loopback()
             || address.is_unspecified()
             || address.is_multicast()
@@ -118,7 +118,7 @@ impl Pseudonyms {
         Ipv4Addr::new(198, 18 + (network >> 8) as u8, network as u8, host)
     }
 
-    /// An address, or a GID of InfiniBand or RoCE, which are laid out alike.
+    /// Returns a pseudonym for an IPv6 address, or for a GID of InfiniBand or RoCE, which have the same layout.
     pub(super) fn ipv6(&mut self, address: Ipv6Addr) -> Ipv6Addr {
         if address.is_unspecified() || address.is_loopback() {
             return address;
@@ -131,8 +131,7 @@ impl Pseudonyms {
         prefix.copy_from_slice(&octets[..8]);
         let mut own = [0; 8];
         own.copy_from_slice(&octets[8..]);
-        // The link-local prefix, which is InfiniBand's default, and multicast do not identify a
-        // site.
+        // The link-local prefix, which is also InfiniBand's default, and multicast prefixes do not identify a site.
         let is_common = prefix == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] || prefix[0] == 0xff;
         if !is_common {
             let next = self.prefixes.len() as u16;
@@ -149,8 +148,7 @@ impl Pseudonyms {
     }
 }
 
-/// The vendor's part without the bit for locally administered addresses, which IPv6 interface
-/// identifiers invert.
+/// Returns the vendor part without the bit for locally administered addresses, which IPv6 interface identifiers invert.
 fn global([a, b, c]: [u8; 3]) -> [u8; 3] {
     [a & !0x02, b, c]
 }

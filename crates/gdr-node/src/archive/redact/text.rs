@@ -1,4 +1,4 @@
-//! Finding names and addresses in texts.
+//! Finding names and addresses in text.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use regex::{Captures, Regex};
 
 use super::pseudonym::{Guid, Kind, Mac, Pseudonyms};
 
-/// Addresses and numbers that are recognized by their form, the longest first.
+/// Addresses and numbers recognized by their form, longest first.
 const LOOKS: &str = r"(?xi)
       (?<ib> (?: [0-9a-f]{2} : ){19} [0-9a-f]{2} )
     | (?<gid> (?: [0-9a-f]{4} : ){7} [0-9a-f]{4} )
@@ -17,18 +17,18 @@ const LOOKS: &str = r"(?xi)
     | (?<uuid> [0-9a-f]{8} (?: - [0-9a-f]{4} ){3} - [0-9a-f]{12} )
     | (?<v4> [0-9]{1,3} (?: \. [0-9]{1,3} ){3} )";
 
-/// Names that are recognized by the text before them.
+/// Names recognized by the text in front of them.
 const CONTEXTS: &str = r#"(?x)
       (?<home> /home/ | /Users/ ) (?<owner> [A-Za-z0-9_.-]+ )
     | (?<said> (?i: serial (?: \x20? (?: number | no ) )? ) [.]? \s? [:=] \s* "? )
       (?<serial> [^\s",;]+ )
     | \( (?<builder> [\w.+-]+ @ [\w.+-]+ ) \)"#;
 
-/// Who a limit is for: `alice soft memlock unlimited`.
+/// The subject of a limit: `alice soft memlock unlimited`.
 const LIMITS: &str =
     r"(?m)^(?<lead>\s*[@%]?)(?<who>[A-Za-z_][A-Za-z0-9_.-]*)(?<rest>\s+(?:soft|hard|-)\s)";
 
-/// Words of the kernel log, which as names of hosts or users would be replaced everywhere.
+/// Words of the kernel log, which would be replaced everywhere if they were taken for names of hosts or users.
 const WORDS: [&str; 14] = [
     "(none)",
     "gpu",
@@ -46,25 +46,25 @@ const WORDS: [&str; 14] = [
     "systemd",
 ];
 
-/// The kind of a text, which determines what is searched in it.
+/// The kind of a text, which determines what to search for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nature {
-    /// A path, a name in a directory or the target of a link: addresses of devices only.
+    /// A path, a name in a directory, or a link target: addresses of devices only.
     Name,
-    /// A kernel value: addresses only, without IPv4 addresses, which look like versions.
+    /// A kernel value: addresses only, except IPv4 addresses, which look like versions.
     Value,
-    /// Written by people or programs: anything may be in it.
+    /// Written by people or programs: may contain anything.
     Free,
-    /// Like `Free`; its lines name the users that limits apply to.
+    /// Like `Free`, with lines that name users to whom limits apply.
     Limits,
 }
 
-/// The expressions, made once.
+/// The compiled expressions.
 pub(super) struct Text {
     looks: Regex,
     contexts: Regex,
     limits: Regex,
-    /// Names of hosts and users, once they are known.
+    /// Names of hosts and users, once known.
     words: Option<Regex>,
     hosts: Vec<String>,
     pub(super) pseudonyms: Pseudonyms,
@@ -82,7 +82,7 @@ impl Text {
         })
     }
 
-    /// Looks for these names from now on, but for those that are words.
+    /// Also searches for these names from now on, except those that are common words.
     pub(super) fn know(&mut self, hosts: &[String], users: &[String]) -> Result<(), regex::Error> {
         let is_name = |name: &&String| {
             !name.is_empty() && !WORDS.contains(&name.to_ascii_lowercase().as_str())
@@ -95,7 +95,7 @@ impl Text {
         }
         let mut words: Vec<String> = hosts
             .iter()
-            // With the domains after it.
+            // With any domain after it.
             .map(|host| format!(r"{}(?:\.[A-Za-z0-9-]+)*", regex::escape(host)))
             .chain(users.iter().map(|user| regex::escape(user)))
             .collect();
@@ -107,7 +107,7 @@ impl Text {
         Ok(())
     }
 
-    /// The text with pseudonyms in place of names.
+    /// Replaces names by pseudonyms.
     pub(super) fn redact(&mut self, text: &str, nature: Nature) -> String {
         let pseudonyms = &mut self.pseudonyms;
         let text = &runs(text, pseudonyms);
@@ -146,7 +146,7 @@ impl Text {
                 .hosts
                 .iter()
                 .any(|host| host.eq_ignore_ascii_case(word) || host.eq_ignore_ascii_case(short));
-            // All names of the node are one.
+            // All names of the node share one pseudonym.
             Some(if is_host {
                 "host-1".to_owned()
             } else {
@@ -156,15 +156,14 @@ impl Text {
     }
 }
 
-/// Returns whether it is worth looking for addresses, which all have something between their
-/// digits.
+/// Returns whether a text may contain addresses with separators between their digits.
 fn may_hold_addresses(text: &str) -> bool {
     let count = |byte: u8| text.bytes().filter(|b| *b == byte).take(4).count();
     count(b':') > 1 || count(b'-') > 3 || count(b'.') > 2
 }
 
-/// The text with pseudonyms in place of addresses and numbers that have nothing between their
-/// digits: an address at the end of an interface's name, a GUID as a number, the id of a container.
+/// Replaces addresses and numbers without separators: an address at the end of an interface name, a GUID as a number, a
+/// container ID.
 fn runs(text: &str, all: &mut Pseudonyms) -> String {
     const SHORTEST: usize = 12;
     let mut made = String::with_capacity(text.len());
@@ -184,7 +183,7 @@ fn runs(text: &str, all: &mut Pseudonyms) -> String {
     made
 }
 
-/// The pseudonym of a run of letters and digits; `None` if it is not an address.
+/// Returns the pseudonym of a run of letters and digits; `None` if it is not an address.
 fn of_run(run: &str, all: &mut Pseudonyms) -> Option<String> {
     let lead = ["0x", "enx", "wlx", "ibx"]
         .into_iter()
@@ -199,8 +198,8 @@ fn of_run(run: &str, all: &mut Pseudonyms) -> Option<String> {
         let number = all.number(Kind::Container, digits);
         return Some(format!("{number:064x}"));
     }
-    // Most numbers of this length are not addresses. Without a prefix that marks an address, only
-    // the addresses of known devices are replaced.
+    // Most numbers of this length are not addresses. Without a prefix that marks an address, only addresses of known
+    // devices are replaced.
     let is_known = all.knows(*bytes.first_chunk::<3>()?, *bytes.last_chunk::<3>()?);
     if !is_known && (lead.is_empty() || lead == "0x") {
         return None;
@@ -212,8 +211,8 @@ fn of_run(run: &str, all: &mut Pseudonyms) -> Option<String> {
     Some(format!("{lead}{made}"))
 }
 
-/// The text with each match replaced by the result of `make`. If it returns `None`, the search
-/// continues after the first character of the match.
+/// Replaces each match by the result of `make`. If that is `None`, the search continues after the match's first
+/// character.
 fn replace(
     what: &Regex,
     text: &str,
@@ -244,13 +243,12 @@ fn joins(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Returns whether no letter or digit before or after a match makes it a part of a longer word.
+/// Returns whether a match is a whole word, with no letter or digit next to it.
 fn is_word(text: &str, start: usize, end: usize) -> bool {
     !text[..start].ends_with(joins) && !text[end..].starts_with(joins)
 }
 
-/// Returns whether groups of hexadecimal digits go on before or after a match: `group` digits and a
-/// separator between.
+/// Returns whether further groups of `group` hexadecimal digits precede or follow a match, after a separator.
 fn goes_on(text: &str, start: usize, end: usize, separator: char, group: usize) -> bool {
     let is_group = |word: &str| word.len() == group && word.bytes().all(|b| b.is_ascii_hexdigit());
     let before = text[..start].strip_suffix(separator).is_some_and(|text| {
@@ -264,7 +262,7 @@ fn goes_on(text: &str, start: usize, end: usize, separator: char, group: usize) 
     before || after
 }
 
-/// The pseudonym of a match by its form; `None` if it is not an address.
+/// Returns a match's pseudonym according to its form; `None` if it is not an address.
 fn address(
     found: &Captures<'_>,
     text: &str,
@@ -340,7 +338,7 @@ fn context(found: &Captures<'_>, all: &mut Pseudonyms) -> String {
     "(user@host)".to_owned()
 }
 
-/// The bytes of hexadecimal digits with anything between them.
+/// Parses hexadecimal digits, ignoring anything between them.
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text
         .chars()
@@ -357,7 +355,7 @@ fn plain(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Groups of this many bytes with a separator between them.
+/// Formats bytes in groups of this many, with a separator in between.
 fn joined(bytes: &[u8], group: usize, separator: char) -> String {
     let groups: Vec<String> = bytes.chunks(group).map(plain).collect();
     groups.join(&separator.to_string())

@@ -1,4 +1,4 @@
-//! The line with which lspci begins a function.
+//! The line with which lspci starts a function.
 
 use crate::pci::{Class, DeviceId, Identity, VendorId, naming};
 
@@ -8,11 +8,11 @@ fn hex(text: &str) -> Option<u16> {
         .filter(|_| text.len() == 4)
 }
 
-/// `3D controller [0302]: NVIDIA Corporation ... [10de:2330] (rev a1)`, `0302: 10de:2330`, or in the
-/// form of `-mm`, `"3D controller" "NVIDIA Corporation" "GH100" -ra1`.
+/// Parses `3D controller [0302]: NVIDIA Corporation ... [10de:2330] (rev a1)`, `0302: 10de:2330`, or the form of `-mm`,
+/// `"3D controller" "NVIDIA Corporation" "GH100" -ra1`.
 pub(super) fn identity(headline: &str) -> Identity {
     if headline.starts_with('"') {
-        // The odd pieces are inside quotation marks.
+        // The odd-numbered pieces are inside quotation marks.
         let mut quoted = headline.split('"').skip(1).step_by(2);
         let mut next = || quoted.next().unwrap_or_default();
         return of_parts(next(), next(), next());
@@ -27,7 +27,7 @@ pub(super) fn identity(headline: &str) -> Identity {
         .unwrap_or(name)
         .trim();
     let (vendor, device) = naming::ids(name);
-    // The numbers do not belong to the name; a device without one is `Device [10de:2330]`.
+    // The numbers are not part of the name; a device without a name is `Device [10de:2330]`.
     let plain = match name.rsplit_once(" [") {
         Some((plain, numbers)) if numbers.contains(':') && !plain.ends_with("Device") => plain,
         _ => name,
@@ -41,8 +41,8 @@ pub(super) fn identity(headline: &str) -> Identity {
     }
 }
 
-/// What the machine-readable forms of lspci print of class, maker and product: names, numbers, or
-/// names with numbers in brackets.
+/// Parses class, vendor and device as printed by lspci's machine-readable forms: names, numbers, or names with
+/// bracketed numbers.
 pub(super) fn of_parts(class: &str, vendor: &str, device: &str) -> Identity {
     let number = |text: &str| hex(text).or_else(|| numbered(text).1);
     let name = format!("{vendor} {device}");
@@ -59,7 +59,7 @@ pub(super) fn of_parts(class: &str, vendor: &str, device: &str) -> Identity {
     }
 }
 
-/// A name and the number in brackets after it: `3D controller [0302]`.
+/// Splits a name and the bracketed number after it: `3D controller [0302]`.
 fn numbered(text: &str) -> (&str, Option<u16>) {
     match text.rsplit_once(" [") {
         Some((name, number)) => (name, hex(number.trim_end_matches(']'))),
@@ -67,7 +67,7 @@ fn numbered(text: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// A class by its number or its name: `0302`, `3D controller [0302]`, `Class 0302`.
+/// Parses a class given by number or name: `0302`, `3D controller [0302]`, `Class 0302`.
 pub(super) fn class_of(text: &str) -> Option<Class> {
     let (name, number) = numbered(text);
     number
@@ -77,7 +77,7 @@ pub(super) fn class_of(text: &str) -> Option<Class> {
         .or_else(|| Class::from_name(name))
 }
 
-/// Returns whether what follows an address begins with a class, by its name or its number.
+/// Returns whether the text after an address starts with a class, by number or name.
 pub(super) fn has_class(rest: &str) -> bool {
     let quoted = || rest.strip_prefix('"')?.split_once('"');
     match quoted().or_else(|| rest.split_once(": ")) {

@@ -1,8 +1,8 @@
-//! lspci's words about the PCI Express capability.
+//! lspci's text about the PCI Express capability.
 
 use crate::pci::{Aspm, Express, Link, LinkWidth, PortType};
 
-/// `Express (v2) Root Port (Slot+), MSI 00`
+/// Starts a capability from `Express (v2) Root Port (Slot+), MSI 00`.
 pub(super) fn begin(name: &str) -> Express {
     let name = name.split_once(") ").map_or(name, |(_, rest)| rest);
     let port = match name.split([',', '(']).next().unwrap_or(name).trim() {
@@ -36,7 +36,7 @@ pub(super) fn begin(name: &str) -> Express {
     }
 }
 
-/// Takes in a line below the capability.
+/// Parses a line below the capability.
 pub(super) fn take_line(express: &mut Express, words: &str) {
     let on = |flag: &str| words.split_whitespace().any(|word| word == flag);
     let bytes = |label| number_after(words, label);
@@ -70,7 +70,7 @@ pub(super) fn take_line(express: &mut Express, words: &str) {
     }
 }
 
-/// `Speed 32GT/s (ok), Width x16 (ok)`
+/// Parses `Speed 32GT/s (ok), Width x16 (ok)`.
 fn link(words: &str) -> Option<Link> {
     let speed = words.split("Speed ").nth(1)?.split([',', ' ']).next()?;
     let width = number_after(words, "Width x").filter(|width| *width != 0)?;
@@ -80,7 +80,7 @@ fn link(words: &str) -> Option<Link> {
     })
 }
 
-/// The number after a label.
+/// Parses the number after a label.
 pub(super) fn number_after<T: std::str::FromStr>(words: &str, label: &str) -> Option<T> {
     let rest = words.split(label).nth(1)?;
     let end = rest

@@ -1,4 +1,4 @@
-//! The lines of lspci about one function.
+//! lspci's lines about one function.
 
 use gdr_pci::Bdf;
 
@@ -10,21 +10,21 @@ use crate::pci::{
 };
 use crate::source::{Absence, Datum};
 
-/// The bytes of a whole config space.
+/// The size of a whole config space in bytes.
 const MOST_BYTES: usize = 0x1000;
 
-/// The facts about a function from the lines so far.
+/// The facts about a function in the lines so far.
 pub(super) struct Record {
     function: Function,
     bytes: Vec<u8>,
-    /// The capability that the lines are about.
+    /// The capability that the current lines describe.
     capability: Option<(Offset, Kind)>,
     capabilities: Capabilities,
-    /// The capabilities that were named, with or without their registers, which take `-vv`.
+    /// The capabilities mentioned, with or without their registers, which require `-vv`.
     named: Vec<Kind>,
     /// Whether the registers of the PCI Express capability were listed.
     express_listed: bool,
-    /// Whether it has the form of `-vmm`, which has no headline.
+    /// Whether it is in the form of `-vmm`, which has no headline.
     is_machine_form: bool,
 }
 
@@ -39,14 +39,14 @@ enum Kind {
     Other,
 }
 
-/// Whether the listing has capabilities.
+/// Whether a record lists capabilities.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Capabilities {
-    /// No, without `-v`.
+    /// No: printed without `-v`.
     Silent,
-    /// `Cap-` or `Cap+`, so that those that are not listed are not there.
+    /// Yes (`Cap-` or `Cap+`), so that unlisted ones do not exist.
     Listed,
-    /// `<access denied>`.
+    /// No: `<access denied>`.
     Denied,
 }
 
@@ -54,7 +54,7 @@ impl Record {
     pub(super) fn new(bdf: Bdf, headline: &str) -> Self {
         let mut function = Function::new(bdf);
         function.identity = identity(headline);
-        // All bits of the revision are set where nothing answers.
+        // All bits of the revision are set if nothing responds.
         function.gone = headline.contains("(rev ff)");
         Self {
             function,
@@ -67,12 +67,12 @@ impl Record {
         }
     }
 
-    /// Returns whether it has the details of `-v`, so that what it leaves out does not exist.
+    /// Returns whether it has the details of `-v`, so that what it omits does not exist.
     pub(super) fn is_verbose(&self) -> bool {
         self.capabilities != Capabilities::Silent
     }
 
-    /// Takes in a line; false for one that cannot belong to a function.
+    /// Parses a line. Returns false if it cannot belong to a function.
     pub(super) fn line(&mut self, line: &str) -> bool {
         let words = line.trim();
         if words.is_empty() {
@@ -129,7 +129,7 @@ impl Record {
         self.function
     }
 
-    /// `10: 0c 00 00 ...`: the offset must be where the bytes so far end.
+    /// Parses `10: 0c 00 00 ...`; the offset must be the end of the bytes so far.
     fn hex_row(&mut self, words: &str) -> bool {
         let Some((offset, row)) = words.split_once(": ") else {
             return false;
@@ -156,7 +156,7 @@ impl Record {
         !row.is_empty()
     }
 
-    /// A line of the function itself.
+    /// Parses a line about the function itself.
     fn field(&mut self, label: &str, rest: &str) {
         let f = &mut self.function;
         match label {
@@ -177,7 +177,7 @@ impl Record {
             }
             "NUMA node" => f.numa = rest.parse().ok().map(NumaNode).ok_or(Absence::Missing),
             "IOMMU group" => f.iommu_group = rest.parse().ok().ok_or(Absence::Missing),
-            // The form of `-vmm`.
+            // As in `-vmm`.
             "Class" => f.identity.class = class_of(rest),
             "Vendor" => f.identity = of_parts("", rest, "").or(std::mem::take(&mut f.identity)),
             "Device" if self.is_machine_form => {
@@ -188,7 +188,7 @@ impl Record {
             "NUMANode" => f.numa = rest.parse().ok().map(NumaNode).ok_or(Absence::Missing),
             "IOMMUGroup" => f.iommu_group = rest.parse().ok().ok_or(Absence::Missing),
             "Kernel driver in use" | "Driver" => f.driver = Ok(rest.to_owned()),
-            // It follows the driver in use, if there is one.
+            // Follows the driver in use, if there is one.
             "Kernel modules" if f.driver.is_err() => f.driver = Err(Absence::Missing),
             "Bus" => f.bridge = bus_range(rest).or(f.bridge),
             "Subsystem" => {
@@ -201,7 +201,7 @@ impl Record {
         }
     }
 
-    /// `[2a0 v1] Access Control Services`
+    /// Starts a capability from `[2a0 v1] Access Control Services`.
     fn begin_capability(&mut self, rest: &str) {
         self.capability = None;
         if rest == "<access denied>" {
@@ -239,7 +239,7 @@ impl Record {
         self.capability = Some((at, kind));
     }
 
-    /// A line below a capability.
+    /// Parses a line below a capability.
     fn detail(&mut self, at: Offset, kind: Kind, words: &str) {
         let f = &mut self.function;
         match kind {
@@ -310,7 +310,7 @@ impl Record {
             Kind::ResizableBar => {
                 if let Some(bar) = resizable_bar(words) {
                     let mut bars = f.resizable_bars.as_ref().ok().cloned().unwrap_or_default();
-                    // There are six BARs at most; a longer list is garbage.
+                    // There are at most six BARs; a longer list is garbage.
                     if bars.len() < 6 {
                         bars.push(bar);
                     }
@@ -321,7 +321,7 @@ impl Record {
         }
     }
 
-    /// `2: Memory at 92000000000 (64-bit, prefetchable) [size=128G]`
+    /// Parses `2: Memory at 92000000000 (64-bit, prefetchable) [size=128G]`.
     fn region(&mut self, rest: &str) {
         let bar = || {
             let (number, rest) = rest.split_once(':')?;
@@ -358,8 +358,8 @@ impl Record {
     }
 }
 
-/// Sets a capability that the listing does not have to missing or denied. A capability that is
-/// named without its registers stays not collected.
+/// Sets a capability that is not listed to missing or denied. A capability mentioned without its registers stays "not
+/// collected".
 fn settle<T>(fact: &mut Datum<T>, denied: bool, is_named: bool) {
     if matches!(fact, Err(Absence::NotCollected)) && !is_named {
         *fact = if denied {
@@ -370,7 +370,7 @@ fn settle<T>(fact: &mut Datum<T>, denied: bool, is_named: bool) {
     }
 }
 
-/// Returns whether a line that lost its leading blanks is one of a record all the same.
+/// Returns whether a line belongs to a record even though it lost its leading blanks.
 fn is_detail(words: &str) -> bool {
     const BEGINNINGS: [&str; 46] = [
         "Class:",
@@ -420,21 +420,21 @@ fn is_detail(words: &str) -> bool {
         "PBA:",
         "Changed:",
     ];
-    // The registers of capabilities: `LnkCap:`, `UESta:`, `ACSCtl:`.
+    // A capability register: `LnkCap:`, `UESta:`, `ACSCtl:`.
     let register = words.split(':').next().unwrap_or_default();
     let is_register = register.len() < words.len()
         && (register.bytes()).all(|b| b.is_ascii_alphanumeric())
         && ["Cap", "Ctl", "Sta", "Msk", "Svrt", "Cap2", "Ctl2", "Sta2"]
             .iter()
             .any(|end| register.ends_with(end));
-    // What wraps a register: `RlxdOrd+ ExtTag+ PhantFunc-`.
+    // A continuation of a register: `RlxdOrd+ ExtTag+ PhantFunc-`.
     let first = words.split_whitespace().next().unwrap_or_default();
     let is_flag = first.len() > 2 && first.ends_with(['+', '-']) && !first.starts_with(['+', '-']);
     is_register || is_flag || BEGINNINGS.iter().any(|start| words.starts_with(start))
 }
 
-/// Returns whether a line is a property of the function itself, with any indentation: lspci uses
-/// one tab, some captures use blanks.
+/// Returns whether a line is a property of the function itself, whatever its indentation: lspci uses one tab, some
+/// captures use blanks.
 fn is_top_level(words: &str) -> bool {
     const LABELS: [&str; 15] = [
         "Class:",
@@ -456,7 +456,7 @@ fn is_top_level(words: &str) -> bool {
     LABELS.iter().any(|label| words.starts_with(label))
 }
 
-/// `primary=00, secondary=01, subordinate=08, sec-latency=0`
+/// Parses `primary=00, secondary=01, subordinate=08, sec-latency=0`.
 fn bus_range(rest: &str) -> Option<BusRange> {
     let bus = |label: &str| {
         let text = rest.split(label).nth(1)?;
@@ -468,7 +468,7 @@ fn bus_range(rest: &str) -> Option<BusRange> {
     })
 }
 
-/// The values of the names with a plus in `rest`.
+/// Returns the values of the names followed by a plus in `rest`.
 fn flags<'a, T: Copy>(rest: &'a str, names: &'a [(&'a str, T)]) -> impl Iterator<Item = T> + 'a {
     rest.split_whitespace()
         .filter_map(|word| word.strip_suffix('+'))
@@ -480,7 +480,7 @@ fn flags<'a, T: Copy>(rest: &'a str, names: &'a [(&'a str, T)]) -> impl Iterator
         })
 }
 
-/// `BAR 1: current size: 64GB, supported: 64MB 128MB 64GB`
+/// Parses `BAR 1: current size: 64GB, supported: 64MB 128MB 64GB`.
 fn resizable_bar(words: &str) -> Option<ResizableBar> {
     let (bar, rest) = words.strip_prefix("BAR ")?.split_once(": current size: ")?;
     let (size, supported) = rest.split_once(", supported:")?;
@@ -497,7 +497,7 @@ fn resizable_bar(words: &str) -> Option<ResizableBar> {
     })
 }
 
-/// `128G`, `64MB`, `128`
+/// Parses `128G`, `64MB` or `128`.
 fn size_in_bytes(text: &str) -> Option<u64> {
     let end = text
         .find(|c: char| !c.is_ascii_digit())

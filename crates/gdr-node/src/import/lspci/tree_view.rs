@@ -1,4 +1,4 @@
-//! The tree that `lspci -t` prints.
+//! The tree printed by `lspci -t`.
 
 use std::collections::BTreeSet;
 
@@ -7,52 +7,52 @@ use gdr_pci::Bdf;
 use crate::import::left_out::shortened;
 use crate::pci::{BusRange, Class, Function, Identity, RootBus, naming};
 
-/// The most branches that are open at once: more columns than lspci has lines for.
+/// The most branches open at a time: more columns than lspci uses.
 const MOST_BRANCHES: usize = 256;
 
-/// The bus of the functions that follow.
+/// The bus of the following functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bus {
     domain: u32,
     number: u8,
-    /// What may be behind the bridges on it.
+    /// The buses that may be behind bridges on it.
     range: BusRange,
 }
 
-/// A place from which branches go off, until the one that is drawn with a backslash.
+/// A position from which branches leave, up to the one drawn with a backslash.
 #[derive(Clone, Copy, Debug)]
 struct Branch {
-    /// The column at which it begins.
+    /// Its starting column.
     column: usize,
-    /// Its bus; `None` beside the root buses.
+    /// Its bus; `None` among the root buses.
     bus: Option<Bus>,
-    /// Device and function of the last one on it.
+    /// Device and function of the last entry on it.
     last: Option<(u8, u8)>,
 }
 
-/// The output of `lspci -t` as far as it was read.
+/// The output of `lspci -t`, as far as it was read.
 #[derive(Debug, Default)]
 pub(super) struct TreeView {
-    /// The branches that go on, from the root down.
+    /// The open branches, from the root down.
     branches: Vec<Branch>,
     /// The root buses.
     pub(super) roots: BTreeSet<RootBus>,
-    /// How many of its lines, or ends of its lines, fit nowhere.
+    /// The number of lines, or ends of lines, that fit nowhere.
     pub(super) dropped: usize,
-    /// The first of these.
+    /// The first such line.
     pub(super) first_dropped: Option<String>,
 }
 
-/// What a line of a drawing begins with.
+/// How a line of the drawing starts.
 enum Start {
     /// A root bus.
     Root,
-    /// A function on a bus above: the last one of its branch or not.
+    /// A function on a bus above, possibly the last of its branch.
     Function { is_last: bool },
 }
 
 impl TreeView {
-    /// Parses a line of the drawing and appends its buses and functions; false for any other line.
+    /// Parses a line of the drawing and appends its buses and functions. Returns false for any other line.
     pub(super) fn line(&mut self, line: &str, functions: &mut Vec<Function>) -> bool {
         let line = line.trim_end();
         let Some(at) = line.find(|c| !matches!(c, ' ' | '\t' | '|')) else {
@@ -81,9 +81,9 @@ impl TreeView {
         true
     }
 
-    /// The bus of the branch that a line goes on with: the one that begins at its column. Where
-    /// the line has lost leading blanks it is the innermost one that goes on, because lspci draws
-    /// all that is below a bridge before it goes on above.
+    /// Returns the bus of the branch that a line continues: the one that starts at its column. If the line has lost
+    /// leading blanks, it is the innermost open one, because lspci draws everything below a bridge before it continues
+    /// above.
     fn branch(&mut self, line: &str, at: usize, is_last: bool) -> Option<Bus> {
         let (address, below) = head(&line[at + 2..])?;
         let at_column =
@@ -113,8 +113,7 @@ impl TreeView {
         bus
     }
 
-    /// Follows a line from its beginning, or from after a branch's mark; false where its end is
-    /// invalid.
+    /// Parses a line from its start, or from after a branch's mark. Returns false if its end is invalid.
     fn follow(
         &mut self,
         line: &str,
@@ -159,7 +158,7 @@ impl TreeView {
                             });
                         }
                     }
-                    // A root bus is drawn with its own number, whatever is below it.
+                    // A root bus is drawn with its own number, regardless of what is below it.
                     let range = match bus {
                         Some(_) => range,
                         None => BusRange {
@@ -202,7 +201,7 @@ impl TreeView {
     }
 }
 
-/// What a line begins with after its blanks and bars; `None` for a line outside of the drawing.
+/// Returns how a line starts after its blanks and bars; `None` for a line outside the drawing.
 fn start(line: &str) -> Option<Start> {
     let is_root = |rest: &str| {
         let inside = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
@@ -224,7 +223,7 @@ fn start(line: &str) -> Option<Start> {
     head(rest).map(|_| Start::Function { is_last })
 }
 
-/// Device, function and the buses behind, of `01.1-[41-46]----00.0`.
+/// Parses device, function and the buses behind it, as in `01.1-[41-46]----00.0`.
 fn head(text: &str) -> Option<((u8, u8), Option<BusRange>)> {
     let word = text.split([' ', '-']).next()?;
     let (device, function) = word.split_once('.')?;
@@ -239,7 +238,7 @@ fn head(text: &str) -> Option<((u8, u8), Option<BusRange>)> {
     Some(((device, function), below))
 }
 
-/// `[0000:e0]`, `[01]`, `[01-13]`: the buses and the domain, if it is there.
+/// Parses `[0000:e0]`, `[01]` or `[01-13]`: the buses, and the domain if present.
 fn buses(text: &str) -> Option<(BusRange, Option<u32>)> {
     let inside = text.strip_prefix('[')?.split_once(']')?.0;
     let (domain, range) = match inside.rsplit_once(':') {
@@ -257,7 +256,7 @@ fn buses(text: &str) -> Option<(BusRange, Option<u32>)> {
     ))
 }
 
-/// `01.1` on a bus.
+/// Parses `01.1` as a function on a bus.
 fn address(bus: Bus, word: &str) -> Option<Bdf> {
     let (device, function) = word.split_once('.')?;
     let plausible = device.len() == 2 && function.len() == 1;
@@ -267,7 +266,7 @@ fn address(bus: Bus, word: &str) -> Option<Bdf> {
         .filter(|_| plausible)
 }
 
-/// The identity by a name, or by numbers, without a class: with the class where they show it.
+/// Infers an identity from a name or from numbers, with the class if they determine it.
 fn identity(name: &str, function: u8) -> Identity {
     let (vendor, device) = naming::ids(name);
     Identity {
@@ -385,7 +384,7 @@ mod tests {
         assert!(read("-[zz]-\n").is_err());
     }
 
-    /// What matters of a reading: every function with the bridges above it.
+    /// Returns every function of a listing, with the bridges above it.
     fn chains(text: &str) -> Vec<String> {
         let tree = read(text).unwrap().into_tree();
         (tree.functions())
