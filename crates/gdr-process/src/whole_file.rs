@@ -86,7 +86,7 @@ impl WholeFile {
     }
 
     /// Starts a file that only its owner may read, at a path chosen by a library. A symbolic link is replaced, so
-    /// nobody else who may write to the directory can choose which file is written.
+    /// no other user who may write to the directory can choose which file is written.
     ///
     /// # Errors
     /// The system's errors.

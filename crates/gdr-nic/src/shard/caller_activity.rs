@@ -32,7 +32,7 @@ impl CallerActivity {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Records that a call ends.
+    /// A call ends.
     pub(crate) fn end(&self, now: u64) {
         self.last.store(now, Ordering::Relaxed);
     }

@@ -48,12 +48,12 @@ impl CpuContention {
     /// Records a yield. Returns how long another thread had the CPU. `has_switched` asks the kernel whether one ran, by
     /// a system call.
     fn record(&self, yielded: u64, has_switched: impl FnOnce() -> bool) -> u64 {
-        // The clock is checked first: most yields are short, and asking the kernel takes a system call.
+        // Check the clock first: most yields are short, and asking the kernel takes a system call.
         let (quiet, lost) = match yielded > nanoseconds(SWITCH) && has_switched() {
             true => (0, yielded),
             false => {
                 let quiet = self.quiet.load(Ordering::Relaxed) + 1;
-                // Saturates, so that the counter cannot wrap.
+                // The count stops at the bound, so that it cannot wrap.
                 (quiet.min(QUIET_YIELDS), 0)
             }
         };
@@ -61,7 +61,7 @@ impl CpuContention {
         lost
     }
 
-    /// Returns whether other threads want this CPU.
+    /// Whether other threads want this CPU.
     pub(crate) fn is_present(&self) -> bool {
         self.quiet.load(Ordering::Relaxed) < QUIET_YIELDS
     }

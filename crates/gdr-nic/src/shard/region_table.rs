@@ -42,13 +42,13 @@ pub(crate) struct RegionTable {
     tables: Box<[CacheLine<RwLock<Regions>>]>,
 }
 
-/// A value on its own pair of cache lines, as processors prefetch pairs.
+/// A value in cache lines of its own: two, as processors fetch pairs of them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct CacheLine<T>(T);
 
 impl RegionTable {
-    /// Returns empty tables for this many shards, owned by the process `origin`.
+    /// Returns empty tables of the process `origin` for this many shards.
     pub(crate) fn new(origin: ProcessId, shards: usize) -> Self {
         Self {
             origin,
