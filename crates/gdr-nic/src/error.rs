@@ -170,7 +170,7 @@ impl fmt::Display for Foreign {
 }
 
 impl Error {
-    /// The error of a system call.
+    /// Returns the error of a system call.
     pub fn os(call: &'static str, source: impl Into<io::Error>) -> Self {
         gdr_udp::Error::os(call, source).into()
     }

@@ -15,12 +15,12 @@ use crate::queue_pair::{QueuePair, Queues};
 use crate::types::{Domain, SoftOptions};
 use gdr_udp::SourcePort;
 
-/// A device at a free port of 127.0.0.1.
+/// Returns a device at a free port of 127.0.0.1.
 pub(crate) fn device() -> Device {
     Device::open(&SoftOptions::default().port(0), None).unwrap()
 }
 
-/// A queue pair in INIT.
+/// Returns a queue pair in INIT.
 pub(crate) fn pair(domain: Domain, queue: &CompletionQueue) -> Result<QueuePair<Connection>> {
     let sizes = Capabilities {
         max_send_wr: 128,
@@ -71,7 +71,7 @@ pub(crate) fn connect_to(
     })
 }
 
-/// A signalled message of these bytes.
+/// Returns a signalled message of these bytes.
 pub(crate) fn message(id: WrId, bytes: &[u8]) -> SendRequest<'_> {
     SendRequest {
         id,
@@ -81,7 +81,7 @@ pub(crate) fn message(id: WrId, bytes: &[u8]) -> SendRequest<'_> {
     }
 }
 
-/// A receive without memory.
+/// Returns a receive without memory.
 pub(crate) fn receive(id: WrId) -> RecvRequest<'static> {
     RecvRequest { id, segments: &[] }
 }

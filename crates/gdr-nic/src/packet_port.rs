@@ -223,7 +223,7 @@ impl PacketPort {
         SentFrames::More
     }
 
-    /// The queue pairs whose next frame waited for room in the socket.
+    /// Returns the queue pairs whose next frame waited for room in the socket.
     pub(crate) fn take_waiting(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.waiting)
     }

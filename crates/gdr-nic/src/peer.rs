@@ -1,4 +1,4 @@
-//! The other end of a connection.
+//! The remote end of a connection.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use gdr_roce::LossRecovery;
 
 use gdr_udp::SourcePort;
 
-/// The other end of a connection.
+/// The remote end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The address at which it receives.
@@ -18,7 +18,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether a packet from `source` can be the peer's.
+    /// Returns whether a packet from `source` can be the peer's.
     pub(crate) fn sends_from(&self, source: SocketAddr) -> bool {
         match self.source_port {
             SourcePort::OfAddress => {

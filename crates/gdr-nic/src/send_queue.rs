@@ -12,7 +12,7 @@ pub struct SendQueue<'a, S: Service> {
 }
 
 impl<'a, S: Service> SendQueue<'a, S> {
-    /// The send queue of a queue pair, if it has this service.
+    /// Returns the send queue of a queue pair, if it has this service.
     pub(crate) fn of(qp: &'a mut QpContext) -> Option<Self> {
         Some(Self {
             protocol: S::of(&mut qp.transport)?,

@@ -1,25 +1,24 @@
-//! Copies of GPU memory by a thread of their own, for engines in programs that use the GPU themselves.
+//! Copies of GPU memory by a dedicated thread, for engines in programs that use the GPU themselves.
 //!
-//! A thread of the program may hold a lock of the driver (in `cudaFree`, `cudaMalloc`, a synchronization)
-//! while it waits for a kernel, which may wait for the very bytes that the engine is about to send: NCCL's
-//! kernels do. A call of the driver by the engine's thread would wait for that lock, and neither would
-//! ever go on. So the engine calls no function of the driver here. It hands a copy over and looks at a word
-//! in page-locked memory, which the GPU writes after the copy. A copy that is late is not waited for any
-//! longer: the engine loads the bytes by CPU, and asks for no more copies until the late one is complete.
-//! Whether it is takes one look at its word, so the engine looks before each packet: a driver that is held
-//! up costs one wait, and from the moment when it goes on the copies do, too.
+//! A thread of the program may hold a driver lock (in `cudaFree`, `cudaMalloc`, a synchronization) while it waits for a
+//! kernel, which may in turn wait for the very bytes that the engine is about to send: NCCL's kernels do. If the
+//! engine's thread called the driver, it would wait for that lock, and both would deadlock. Therefore the engine makes
+//! no driver calls here. It hands a copy over and polls a word in page-locked memory, which the GPU writes after the
+//! copy. The engine stops waiting for a late copy: it loads the bytes with the CPU, and requests no more copies until
+//! the late one is complete. Checking that takes one load, so the engine checks before each packet: a blocked driver
+//! costs one wait, and copies resume as soon as the driver does.
 //!
-//! The place of a late copy in the ring stays in use until its word is there, and its bytes are as new as the
+//! The place of a late copy in the ring stays in use until its word is written. Its bytes are no older than the
 //! announcement of their request in any case.
 //!
-//! The memory of the program may be freed at any time. The copy thread compares the allocation before it
-//! queues a copy, so that memory of others is not touched, and again before it queues the word: what was
-//! queued between the two read the old memory.
+//! The program may free its memory at any time. The copy thread compares the allocation before it queues a copy, so
+//! that memory of others is not touched, and again before it queues the word: a copy queued between the two read the
+//! old memory.
 //!
-//! The other way, memory of another process of this host is copied into registered memory ([`IncomingCopy`]): the thread
-//! opens it by CUDA IPC ([`PeerMemory`]) and queues a kernel that copies from GPU to GPU. Such a copy can be given up at any
-//! time without a call of the driver ([`GuardedCopy`](gdr_cuda::GuardedCopy)): what the driver or the GPU holds up is not
-//! made later, when the memory is used again.
+//! In the other direction, memory of another process of this host is copied into registered memory ([`IncomingCopy`]):
+//! the thread opens it by CUDA IPC ([`PeerMemory`]) and queues a kernel that copies from GPU to GPU. Such a copy can be
+//! cancelled at any time without a driver call ([`GuardedCopy`](gdr_cuda::GuardedCopy)): if the driver or the GPU
+//! delays it, it does not run later, when the memory has been reused.
 
 mod copier;
 mod incoming_copy;
@@ -49,35 +48,34 @@ use super::read_ahead::{Arrival, Copies, ReadAhead, Ticket};
 use super::read_source::{ReadSource, SourceId};
 use gdr_process::ProcessBound;
 
-/// The length of the ring in bytes. It is shared by all memory of a GPU that a program registers: chunks of
-/// four messages of 1 MiB, which is what NCCL has in flight with several channels.
+/// The length of the ring in bytes, shared by all memory of a GPU that a program registers: chunks of four messages of
+/// 1 MiB, which is what NCCL has in flight with several channels.
 const RING: usize = 16 * CHUNK;
-/// How many copies can be handed over and not complete.
+/// The maximum number of copies in flight.
 const SLOTS: usize = 64;
-/// The length of the cache line in bytes that each word has for itself.
+/// The length in bytes of a cache line; each word has one for itself.
 const LINE: usize = 64;
-/// The word of the trial, after the slots' words.
+/// The index of the word for the trial copy, after those of the slots.
 const TRIAL: usize = SLOTS;
 
-/// The offset of the words of copies of other processes' memory.
+/// The offset of the words for copies of other processes' memory.
 const GUARDS: usize = word_at(TRIAL + 1);
 
-/// How long the engine waits for a copy. One of 256 KiB takes 10 to 20 us, and its hand-over some 50 us. The
-/// CPU loads these bytes in some 400 us, so a wait without success costs about as much as was to be gained.
+/// How long the engine waits for a copy. A copy of 256 KiB takes 10 to 20 us, and its hand-over some 50 us. The CPU
+/// loads as many bytes in some 400 us, so a wait that times out costs about as much as a copy could have saved.
 const LATE: Duration = Duration::from_micros(500);
 
-/// How long the last user of a copy thread waits until that has left the driver: some milliseconds, but for a
-/// driver that is held up, perhaps by this very thread.
+/// How long the last user of a copy thread waits for the thread to release its driver objects: some milliseconds,
+/// unless the driver is blocked, perhaps by the waiting thread itself.
 const LEAVE_LIMIT: Duration = Duration::from_millis(500);
 
 /// A thread that copies registered memory of one GPU for
 /// [`Buffer::direct_with_copy_thread`](super::Buffer::direct_with_copy_thread).
 ///
-/// The thread is started at the first long read, or for the first copy of another process's memory, and sleeps
-/// between them. It has 4 MiB of page-locked
-/// memory, four streams that do not synchronize with the default stream, and blocks all signals. Its calls
-/// of the driver do not disturb a stream capture of the program. It ends after the last clone and the last
-/// buffer made with it are dropped, and with the process in any case. A forked child has none.
+/// The thread starts at the first long read, or for the first copy of another process's memory, and sleeps between
+/// them. It has 4 MiB of page-locked memory and four streams that do not synchronize with the default stream, and
+/// blocks all signals. Its driver calls do not disturb a stream capture of the program. It ends after the last clone
+/// and the last buffer made with it are dropped, or with the process. A forked child has none.
 #[derive(Clone)]
 pub struct CopyThread(Arc<ProcessBound<OfGpu>>);
 
@@ -86,12 +84,12 @@ struct OfGpu {
     link: Arc<Link>,
     ahead: Arc<Mutex<ReadAhead<Handed>>>,
     thresholds: OnceLock<super::direct::Thresholds>,
-    /// What other processes may open.
+    /// The allocations that other processes may open.
     exports: Mutex<HashMap<BufferId, Weak<ExportedMemory>>>,
     peers: PeerCopies,
 }
 
-/// Whether memory of other processes is copied, and theirs by them.
+/// Whether memory is copied from and to other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerCopies {
     On,
@@ -107,17 +105,18 @@ impl fmt::Debug for CopyThread {
 }
 
 impl CopyThread {
-    /// For memory of `gpu`. Nothing is started or allocated yet. Long messages between memory of two processes of this
-    /// host, each of them registered with such a thread, are copied by the receiver's GPU, by a kernel of up to 32 blocks.
+    /// Creates a copy thread for memory of `gpu`. Nothing is started or allocated yet. Long messages between memory of
+    /// two processes of this host, both registered with such a thread, are copied by the receiver's GPU, with a kernel
+    /// of up to 32 blocks.
     pub fn new(gpu: &Gpu) -> Self {
         Self::with_limit(gpu, LATE, PeerCopies::On)
     }
 
-    /// The one for memory of `gpu` whose reads it does not make.
+    /// Returns the process's shared copy thread for memory of `gpu` whose reads it does not make.
     pub(super) fn shared(gpu: &Gpu) -> Self {
         static ALL: Mutex<Vec<Weak<ProcessBound<OfGpu>>>> = Mutex::new(Vec::new());
         let mut all = lock(&ALL);
-        // Only weak references are kept, so that a thread ends with its last buffer.
+        // The list holds weak references, so that a thread ends with its last buffer.
         all.retain(|thread| thread.strong_count() > 0);
         let threads = all.iter().filter_map(Weak::upgrade);
         let known = threads
@@ -137,7 +136,7 @@ impl CopyThread {
         Self::with_limit(gpu, LATE, PeerCopies::Off)
     }
 
-    /// With the time that the engine waits for a copy.
+    /// Creates a copy thread with a limit on how long the engine waits for a copy.
     fn with_limit(gpu: &Gpu, limit: Duration, peers: PeerCopies) -> Self {
         let copies = Handed::new(gpu, limit, peers);
         Self(Arc::new(ProcessBound::new(OfGpu {
@@ -150,7 +149,7 @@ impl CopyThread {
         })))
     }
 
-    /// Its GPU.
+    /// Returns the GPU.
     pub fn gpu(&self) -> &Gpu {
         &self.0.gpu
     }
@@ -159,7 +158,7 @@ impl CopyThread {
         Arc::clone(&self.0.ahead)
     }
 
-    /// The thresholds that were planned for the first memory of the GPU.
+    /// Returns the GPU's thresholds, planned for its first memory.
     pub(super) fn thresholds(
         &self,
         plan: impl FnOnce() -> super::direct::Thresholds,
@@ -174,23 +173,23 @@ impl CopyThread {
         PeerMemory::open(&self.0.link, export, descriptor)
     }
 
-    /// Whether it copies memory of other processes.
+    /// Returns whether it copies memory of other processes.
     pub(super) fn copies_peers(&self) -> bool {
         self.0.peers == PeerCopies::On
     }
 
-    /// Whether it opens this memory of another process.
+    /// Returns whether this thread opens `memory`.
     pub(crate) fn has_opened(&self, memory: &PeerMemory) -> bool {
         memory.is_of(&self.0.link)
     }
 
-    /// Whether both are the same thread.
+    /// Returns whether both are clones of one copy thread.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The allocation of a buffer for other processes; `None` if the driver exports no such memory, or if the buffer goes
-    /// beyond. Buffers of one allocation share it.
+    /// Exports the allocation of a buffer for other processes; `None` if the driver cannot export it, or if the buffer
+    /// extends beyond it. Buffers of one allocation share the export.
     pub(super) fn export(&self, buffer: &DeviceBuffer) -> Option<Arc<ExportedMemory>> {
         if !self.copies_peers() {
             return None;
@@ -243,19 +242,19 @@ impl CopyThread {
         })
     }
 
-    /// How many of these copies have ended.
+    /// Returns how many copies of other processes' memory have ended.
     fn ended_incoming(&self) -> u64 {
         lock(&self.0.ahead).copies().incoming.ended()
     }
 
-    /// Ends the reads of a source and the copies into it. Returns when none is in progress, or after `limit`: a
-    /// copy that waits for a kernel may be in progress for as long as that.
+    /// Ends the reads of a source and the copies into it. Returns once none is in progress, or after `limit`: a copy
+    /// queued behind a kernel may wait that long.
     pub(super) fn end_reads(&self, source: &ReadSource, limit: Duration) {
         source.end_requests();
         self.end_copies(source.id(), limit);
     }
 
-    /// Like [`CopyThread::end_reads`], for memory whose requests have ended or that has none.
+    /// Like [`CopyThread::end_reads`], for memory without requests, or whose requests have ended.
     pub(super) fn end_copies(&self, source: SourceId, limit: Duration) {
         let (reads, incoming) = {
             let mut ahead = lock(&self.0.ahead);
@@ -269,7 +268,7 @@ impl CopyThread {
             are_copied && (reads.is_empty() || lock(&self.0.ahead).copies().are_complete(&reads))
         };
         let start = Instant::now();
-        // Poll, because at the end of a copy the GPU only writes a word, and does not wake a thread.
+        // Poll: at the end of a copy the GPU only writes a word, which wakes no thread.
         while !have_ended() {
             if start.elapsed() >= limit {
                 tracing::debug!("copies of memory that is deregistered are still in progress");
@@ -280,8 +279,7 @@ impl CopyThread {
     }
 }
 
-/// The copies of a [`ReadAhead`] by a thread of their own: the engine's side. The number of a ticket counts
-/// copies.
+/// The engine's side of a [`ReadAhead`]'s copies by a dedicated thread. Tickets are numbered by copy.
 #[derive(Debug)]
 pub(super) struct Handed {
     gpu: Gpu,
@@ -294,7 +292,7 @@ pub(super) struct Handed {
     peers: PeerCopies,
     /// How long the engine waits for a copy.
     limit: Duration,
-    /// The copy that was waited for without success, until it is complete.
+    /// A copy whose wait timed out, until it is complete.
     late: Option<Ticket>,
 }
 
@@ -303,13 +301,13 @@ impl Ticket {
         (self.0 % SLOTS as u64) as usize
     }
 
-    /// The value of the slot's word when the copy is complete. A slot's values grow, and wrap around.
+    /// Returns the value of the slot's word once the copy is complete. The values of a slot increase, and wrap around.
     fn word(self) -> u32 {
         (self.0 / SLOTS as u64 + 1) as u32
     }
 }
 
-/// The offset of the word of a slot.
+/// Returns the offset of a slot's word.
 const fn word_at(slot: usize) -> usize {
     RING + slot * LINE
 }
@@ -329,19 +327,18 @@ impl Handed {
         }
     }
 
-    /// Starts the thread, once.
+    /// Starts the thread, on the first call.
     fn start(&mut self) {
         if mem::replace(&mut self.is_started, true) {
             return;
         }
         let (link, gpu, peers) = (Arc::clone(&self.link), self.gpu.clone(), self.peers);
-        // Watch before the thread can call the driver, because the process may end at any time.
+        // Watch before the thread can call the driver: the process may end at any time.
         process_end::watch(&self.link);
         let thread = Builder::new().name("gdr-rdma-copy".to_owned());
         if let Err(error) = thread.spawn(move || copier::serve(&link, gpu, peers)) {
             self.link.has_failed.store(true, Ordering::Relaxed);
-            // Work that was already handed over must fail, instead of waiting for a thread that does not
-            // exist.
+            // Fail the work that was already handed over, because no thread will do it.
             self.link.close();
             tracing::warn!(%error, "there is no thread to copy GPU memory; it is loaded by CPU");
         }
@@ -351,18 +348,18 @@ impl Handed {
         self.link.is_complete(ticket)
     }
 
-    /// Where copies go to or say how far they are, if some can be made.
+    /// Returns the page-locked memory of the ring and the words, if copies can be made. Starts the thread if necessary.
     fn place(&mut self) -> Option<&Arc<HostBuffer>> {
         self.start();
         let is_possible = !self.link.has_failed.load(Ordering::Relaxed);
         self.link.memory.get().filter(|_| is_possible)
     }
 
-    /// The ticket of the next copy, if one can be handed over now.
+    /// Returns the ticket of the next copy, if one can be handed over now.
     fn next_ticket(&mut self, memory: &ReadSource) -> Option<Ticket> {
         self.place().filter(|_| !memory.is_lost())?;
         let ticket = Ticket(self.next);
-        // The word of a slot shows one copy at a time.
+        // A slot's word tracks one copy at a time.
         let before = self.slots[ticket.slot()];
         (!self.is_held_up() && before.is_none_or(|before| self.is_complete(before)))
             .then_some(ticket)
@@ -378,7 +375,7 @@ impl Handed {
         tickets.iter().all(|ticket| self.is_complete(*ticket))
     }
 
-    /// Whether a late copy holds up the next ones.
+    /// Returns whether a late copy holds up the next ones.
     fn is_held_up(&mut self) -> bool {
         self.late = self.late.filter(|late| !self.is_complete(*late));
         self.late.is_some()
@@ -387,8 +384,8 @@ impl Handed {
 
 impl Drop for Handed {
     fn drop(&mut self) {
-        // The thread releases what it has of the driver itself, as that may wait. A program that has deregistered its
-        // memory may destroy the context next, which is not safe from calls that use its streams meanwhile.
+        // The thread releases its driver objects itself, because that may block. A program that has deregistered its
+        // memory may destroy the context next, which is unsafe during calls that use its streams.
         if self.is_started {
             process_end::end_all(slice::from_ref(&self.link), LEAVE_LIMIT);
         }
@@ -425,8 +422,7 @@ impl Copies for Handed {
         if !self.link.push(Job::Read(copy)) {
             return Ok(None);
         }
-        // Advance only for work that the thread has accepted: otherwise the ticket's word would never be
-        // written.
+        // Advance only for work that the thread has accepted: otherwise the ticket's word would never be written.
         self.next += 1;
         self.slots[ticket.slot()] = Some(ticket);
         Ok(Some(ticket))
@@ -440,7 +436,7 @@ impl Copies for Handed {
             if self.is_complete(ticket) {
                 return Ok(Arrival::Complete);
             }
-            // A blocked driver should cost one wait in total, not one for each packet.
+            // Wait once for a blocked driver, not for each packet.
             if is_held_up {
                 return Ok(Arrival::Late);
             }

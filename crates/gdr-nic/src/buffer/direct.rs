@@ -21,22 +21,22 @@ use super::{CopyEngineThreshold, Queued};
 use crate::error::{Error, Result};
 use gdr_roce::AtomicOp;
 
-/// The threshold of memory that the copy engine reads at no length.
+/// The threshold at which the copy engine is never used.
 const NEVER: u64 = u64::MAX;
-/// What a copy by the copy thread costs more than one by the thread that waits for it, in nanoseconds: the
-/// thread is woken, and the CPU's scheduler may take its time.
+/// The additional cost in nanoseconds of a copy by the copy thread, compared to one by the waiting thread: the thread
+/// is woken, which may take the scheduler some time.
 const HAND_OVER_NS: f64 = 50_000.0;
-/// The same where other copies are in progress: the thread is awake, and looks at the allocation twice.
+/// The same while other copies are in progress: the thread is awake, and checks the allocation twice.
 const NEXT_HAND_OVER_NS: f64 = 15_000.0;
-/// How long the end of a registration waits for copies in progress. Without work of the program before
-/// them they take some microseconds.
+/// How long the end of a registration waits for copies in progress, which take some microseconds unless they are queued
+/// behind the program's own work.
 pub(super) const END_LIMIT: Duration = Duration::from_millis(200);
 
 /// A mapping: received bytes are stored straight into GPU memory.
 #[derive(Debug)]
 pub(crate) struct Direct {
     mapping: Arc<Mapping>,
-    /// For long reads.
+    /// The copies for long reads, if the copy engine is used.
     copies: Option<EngineReads>,
     /// Locked for a read-modify-write, which takes two operations over PCIe.
     atomic: Mutex<()>,
@@ -52,29 +52,29 @@ pub(crate) struct Direct {
 #[derive(Debug)]
 struct EngineReads {
     source: Arc<ReadSource>,
-    /// The part of the source's buffer that is mapped and in the buffer.
+    /// The part of the source's buffer that is also mapped.
     range: Range<u64>,
     thresholds: Thresholds,
-    /// Whether there was a long read, or a copy into the memory.
+    /// Set by the first long read or copy into the memory.
     is_used: AtomicBool,
     ahead: Arc<Mutex<ReadAhead<dyn Copies>>>,
     caller: Caller,
     /// Copies memory of other processes.
     thread: CopyThread,
-    /// Its allocation for other processes, if the thread copies theirs.
+    /// The exported allocation, if the thread copies memory of other processes.
     export: Option<Arc<ExportedMemory>>,
 }
 
-/// Who calls the driver.
+/// The thread that calls the driver.
 #[derive(Debug)]
 enum Caller {
-    /// Whichever thread reads.
+    /// The reading thread.
     Reader,
     /// The copy thread.
     Thread,
 }
 
-/// The lengths in bytes from which on the copy engine is used.
+/// The minimum lengths in bytes of reads by the copy engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thresholds {
     /// For a single request, which waits for its copy.
@@ -153,7 +153,8 @@ impl EngineReads {
         })
     }
 
-    /// The place of a range of the mapping in the buffer, and how many of its bytes are there.
+    /// Translates a range of the mapping to an offset in the buffer, and the number of its bytes that are in the
+    /// buffer.
     fn part(&self, offset: u64, len: u64) -> (u64, u64) {
         let at = self.range.start + offset;
         (at, len.min(self.range.end.saturating_sub(at)))
@@ -173,14 +174,14 @@ impl EngineReads {
             self.forget(offset, len);
             return Ok(());
         }
-        // Load first, because a store for each request would take the cache line from other threads.
+        // Load first: a store for each request would take the cache line from other threads.
         if !self.is_used.load(Ordering::SeqCst) {
             self.is_used.store(true, Ordering::SeqCst);
         }
         lock(&self.ahead).expect(&self.source, at, len)
     }
 
-    /// Drops what was read ahead of a range.
+    /// Drops bytes of a range that were read ahead.
     fn forget(&self, offset: u64, len: u64) {
         // Without a long read there is nothing to forget, and no lock to share with other memory.
         if self.is_used.load(Ordering::SeqCst) {
@@ -241,7 +242,7 @@ impl Drop for EngineReads {
     }
 }
 
-/// The offset of the mapping in a buffer.
+/// Returns the offset of a mapping in a buffer.
 fn offset_in(mapping: &Mapping, buffer: &DeviceBuffer) -> Result<u64> {
     let start = mapping.device_ptr().offset_from(buffer.ptr());
     let start = start.filter(|start| *start < buffer.len());
@@ -253,8 +254,7 @@ fn elsewhere(mapping: &Mapping, buffer: &DeviceBuffer) -> Error {
     Error::MappedElsewhere { mapped, allocated }
 }
 
-/// The lengths that the planner of copies chooses, for loads by one thread. A profile that cannot be
-/// read counts as none.
+/// Returns the thresholds that the copy planner chooses over loads by one thread. An unreadable profile counts as none.
 fn planned(mapping: &Mapping, gpu: &Gpu, caller: &Caller) -> Thresholds {
     let (calibration, source) = calibration_for(gpu, mapping).unwrap_or_else(|error| {
         tracing::warn!(%error, "built-in costs are used");
@@ -356,7 +356,7 @@ impl Direct {
         copies.begin_copy_from(offset, peer, from_addr, len)
     }
 
-    /// Whether long reads are copied ahead.
+    /// Returns whether long reads use the copy engine.
     pub(super) fn has_copies(&self) -> bool {
         self.copies.is_some()
     }
@@ -395,8 +395,8 @@ impl Direct {
         self.flushes.load(Ordering::Relaxed)
     }
 
-    /// Announces that a request will read this range: the bytes loaded for it are no older than this
-    /// call, and have what this thread stored before the last [`Direct::flush`].
+    /// Announces that a request will read this range. The bytes loaded for it are no older than this call, and include
+    /// what this thread stored before the last [`Direct::flush`].
     pub(super) fn expect_read(&self, offset: u64, len: u64, queued: Queued) -> Result<()> {
         super::check_range(offset, len, self.len())?;
         match &self.copies {
@@ -405,23 +405,23 @@ impl Direct {
         }
     }
 
-    /// Drops what was read ahead of a range, so that later loads are not older than this call.
+    /// Drops bytes of a range that were read ahead, so that later loads are no older than this call.
     pub(super) fn forget_reads(&self, offset: u64, len: u64) {
         if let Some(copies) = &self.copies {
             copies.forget(offset, len);
         }
     }
 
-    /// Ends the reads of requests that are not served: nothing of the memory is copied any more when this
-    /// returns, unless the driver is held up by the program.
+    /// Ends the reads of requests that were not served. When this returns, no copy reads the memory any more, unless
+    /// the program blocks the driver.
     pub(super) fn end_reads(&self) {
         if let Some(copies) = &self.copies {
             copies.end(END_LIMIT);
         }
     }
 
-    /// Copies what was read ahead into the start of `bytes`, and returns how many bytes. They are no
-    /// older than [`Direct::expect_read`].
+    /// Copies bytes that were read ahead into the start of `bytes`; returns how many. They are no older than
+    /// [`Direct::expect_read`].
     #[inline]
     pub(super) fn load_ahead(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
@@ -453,7 +453,7 @@ impl Direct {
                 caller: Caller::Reader,
                 ..
             }) if bytes.len() as u64 >= thresholds.alone => {
-                // Stores so far leave the CPU before the driver's copy begins.
+                // Flush earlier stores before the driver's copy begins.
                 self.mapping.flush();
                 Ok(source.buffer().read(range.start + offset, bytes)?)
             }
@@ -469,8 +469,7 @@ impl Direct {
         self.mapping.read_at(offset, &mut word)?;
         let before = u64::from_ne_bytes(word);
         let after = operation.apply(before);
-        // Without a change nothing is stored, so that a value that another writer has stored
-        // meanwhile stays.
+        // Skip the store if nothing changes, so that a concurrent store by another writer is kept.
         if after != before {
             self.write(offset, &after.to_ne_bytes())?;
         }

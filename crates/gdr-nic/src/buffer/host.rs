@@ -1,5 +1,4 @@
-//! Host memory: anonymous pages of this process, memory that a driver page-locked, or memory of
-//! another library.
+//! Host memory: anonymous pages of this process, page-locked memory of a driver, or memory of another library.
 
 use std::any::Any;
 use std::fmt;
@@ -19,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::wire::memory::{self, ProcessMemory};
 use gdr_roce::AtomicOp;
 
-/// Memory of the host.
+/// Host memory.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     base: NonNull<u8>,
@@ -45,7 +44,7 @@ struct PageLocked {
     id: SourceId,
     /// Copies memory of other processes.
     thread: CopyThread,
-    /// Set when that was asked for.
+    /// Set once a copy has been handed to the thread.
     is_used: AtomicBool,
 }
 
@@ -149,7 +148,7 @@ impl HostMemory {
         self.len
     }
 
-    /// Whether releasing it may wait for a GPU: its driver frees it, or a library that may call it.
+    /// Returns whether dropping it may wait for a GPU, because a driver frees it, or a library that may call one.
     pub(super) fn is_of_driver(&self) -> bool {
         matches!(self.owner, Owner::Driver(_) | Owner::Other(_))
     }
@@ -161,7 +160,7 @@ impl HostMemory {
         }
     }
 
-    /// The thread that copies memory of other processes into this memory.
+    /// Returns the thread that copies memory of other processes into this memory, if it has one.
     pub(super) fn copy_thread(&self) -> Option<&CopyThread> {
         let thread = &self.page_locked_memory()?.thread;
         thread.copies_peers().then_some(thread)
@@ -249,7 +248,7 @@ impl HostMemory {
             .map_err(|errno| Error::os("process_vm_readv", errno))
     }
 
-    /// Whether another process of the user can be let read it.
+    /// Returns whether other processes of the user may read the memory.
     pub(super) fn can_be_read(&self) -> bool {
         *self
             .can_be_read

@@ -1,12 +1,11 @@
 //! Buffers: memory that stays valid during every operation on it.
 //!
-//! GPU memory that the CPU does not map is accessed through page-locked memory, in three places that
-//! are not a single type because room in each is free again at another event: in [`staged`] (received
-//! bytes, which the CPU gathers) when the copies of all slots are complete; in [`read_ahead`] (bytes
-//! to send, of any length) at once, because they can be read again; in
-//! [`StagingRing`](crate::StagingRing) (registered memory, which the NIC accesses) when a slot's
-//! request has completed. The first two share [`copy_stream`]; in programs that use the GPU themselves the
-//! copies of the second are made by [`copy_thread`].
+//! GPU memory without a CPU mapping is accessed through page-locked memory, in three places. They are not a single type
+//! because room is freed by different events: in [`staged`] (received bytes, gathered by the CPU) when the copies of
+//! all slots are complete; in [`read_ahead`] (bytes to send, of any length) at once, because they can be read again; in
+//! gdr-rdma's `StagingRing` (registered memory, accessed by the NIC) when a slot's work request has completed. The
+//! first two share [`copy_stream`]; in programs that use the GPU themselves, the copies of the second are made by
+//! [`copy_thread`].
 
 mod copy_stream;
 mod copy_thread;
@@ -60,11 +59,11 @@ impl fmt::Display for BufferKind {
     }
 }
 
-/// The length from which on reads of a mapped buffer use the GPU's copy engine.
+/// The minimum length of reads of a mapped buffer that use the GPU's copy engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyEngineThreshold {
-    /// The length that [`gdr_copy::plan`] chooses, from the user's profile for this machine or else from built-in
-    /// costs. Over PCIe it is about 8 KiB for a single request, and less if there are several. Nothing is measured.
+    /// Chosen by [`gdr_copy::plan`] from the user's profile for this machine, or else from built-in costs. Over PCIe it
+    /// is about 8 KiB for a single request, and less for several. Nothing is measured.
     Planned,
     /// This many bytes.
     From(u64),
@@ -101,16 +100,17 @@ pub(crate) enum Queued {
 #[derive(Clone, Debug)]
 pub struct Buffer(Arc<ProcessBound<Memory>>);
 
-/// How many bytes of another process are copied to GPU memory at once by way of the host: they stay in the CPU's cache.
+/// The length in bytes of the pieces in which memory of another process is copied to GPU memory by way of the host:
+/// short enough to stay in the CPU's cache.
 const PIECE: usize = 1 << 16;
 const _: () = assert!(PIECE >= MAX_DATAGRAM);
 
-/// Where bytes of another process stay until they are in GPU memory.
+/// Holds bytes of another process before they are copied into GPU memory.
 #[derive(Debug, Default)]
 pub(crate) struct BounceBuffer(Vec<u8>);
 
 impl BounceBuffer {
-    /// Room for `len` bytes, or for a piece of them.
+    /// Returns room for `len` bytes, at most one piece.
     fn bytes(&mut self, len: usize) -> &mut [u8] {
         self.0.resize(PIECE, 0);
         &mut self.0[..len.min(PIECE)]
@@ -123,7 +123,7 @@ enum Memory {
     Direct(Direct),
     Staged(Staged),
     OnDemand(OnDemand),
-    /// Reads give zeros, and writes go nowhere.
+    /// Reads return zeros, and writes are discarded.
     Null,
 }
 
@@ -265,8 +265,8 @@ impl Buffer {
         Staged::new(buffer.into()).map(|staged| Self::of(Memory::Staged(staged)))
     }
 
-    /// Names `len` bytes of this process's memory that need not be mapped. The kernel copies them: an access
-    /// to what is not mapped then fails, with [`Error::NotMapped`].
+    /// Refers to `len` bytes of this process's memory that need not be mapped. The kernel copies them, and an access to
+    /// unmapped pages fails with [`Error::NotMapped`].
     ///
     /// # Errors
     /// [`Error::OutOfRange`] if addresses overflow.
@@ -277,7 +277,7 @@ impl Buffer {
         OnDemand::new(address, len).map(|memory| Self::of(Memory::OnDemand(memory)))
     }
 
-    /// As many bytes as there are addresses: reads give zeros, and what is written goes nowhere.
+    /// Returns a buffer that spans all addresses: reads return zeros, and writes are discarded.
     pub fn null() -> Self {
         Self::of(Memory::Null)
     }
@@ -294,7 +294,7 @@ impl Buffer {
         }
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no buffer is empty")]
     pub fn len(&self) -> u64 {
         match &**self.0 {
@@ -306,7 +306,7 @@ impl Buffer {
         }
     }
 
-    /// Where its bytes are.
+    /// Returns where the bytes are, and how they are accessed.
     pub fn kind(&self) -> BufferKind {
         match &**self.0 {
             Memory::Host(_) | Memory::OnDemand(_) | Memory::Null => BufferKind::Host,
@@ -315,7 +315,7 @@ impl Buffer {
         }
     }
 
-    /// The address of its first byte: a CPU address for host memory, a GPU address otherwise.
+    /// Returns the address of the first byte: a CPU address for host memory, a GPU address otherwise.
     pub fn address(&self) -> u64 {
         match &**self.0 {
             Memory::Host(memory) => memory.address(),
@@ -326,8 +326,8 @@ impl Buffer {
         }
     }
 
-    /// The length in bytes from which on single READs use the GPU's copy engine instead of CPU loads;
-    /// `None` if this buffer always uses the same.
+    /// Returns the minimum length in bytes of single READs that use the GPU's copy engine instead of CPU loads; `None`
+    /// if the method does not depend on the length.
     pub fn long_reads_from(&self) -> Option<u64> {
         match &**self.0 {
             Memory::Direct(memory) => memory.long_reads_from(),
@@ -335,8 +335,8 @@ impl Buffer {
         }
     }
 
-    /// The allocation of GPU memory that it is part of, and its offset there; `None` for host memory,
-    /// and if only its mapping is known.
+    /// Returns the GPU allocation that contains the buffer, and the buffer's offset in it; `None` for host memory, and
+    /// if only the mapping is known.
     pub fn device_memory(&self) -> Option<(&Arc<DeviceBuffer>, u64)> {
         match &**self.0 {
             Memory::Direct(memory) => memory.device_memory(),
@@ -356,7 +356,7 @@ impl Buffer {
         match &**self.0 {
             Memory::Host(memory) => {
                 memory.store(offset, bytes)?;
-                // A thread that loads a word afterwards, by acquire, must see the bytes.
+                // Pairs with the acquire load of a thread that polls a word and then reads the bytes.
                 memory.release();
                 Ok(())
             }
@@ -429,9 +429,9 @@ impl Buffer {
     }
 }
 
-/// The accesses of the engine.
+/// Accesses by the engine.
 impl Buffer {
-    /// Stores part of a message; it is in memory after [`Buffer::flush`].
+    /// Stores part of a message, which is in memory after [`Buffer::flush`].
     #[inline]
     pub(crate) fn place(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         match &**self.0 {
@@ -497,7 +497,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// The address at which another process of the user can read the bytes from `offset` on, if it can.
+    /// Returns the address at which another process of the user can read the bytes from `offset` on, if it may.
     pub(crate) fn shared_address(&self, offset: u64) -> Option<u64> {
         match &**self.0 {
             Memory::Host(memory) => memory.can_be_read().then(|| memory.address() + offset),
@@ -505,7 +505,7 @@ impl Buffer {
         }
     }
 
-    /// The thread that copies memory of other processes into this memory, if it has one.
+    /// Returns the thread that copies memory of other processes into this memory, if it has one.
     pub(crate) fn copy_thread(&self) -> Option<&CopyThread> {
         match &**self.0 {
             Memory::Direct(memory) => memory.copy_thread(),
@@ -514,7 +514,7 @@ impl Buffer {
         }
     }
 
-    /// The allocation of this memory for the copy threads of other processes, where it can be exported.
+    /// Returns the allocation in the form in which copy threads of other processes can open it, if it can be exported.
     pub(crate) fn export(&self) -> Option<&Arc<ExportedMemory>> {
         match &**self.0 {
             Memory::Direct(memory) => memory.export(),
@@ -522,9 +522,9 @@ impl Buffer {
         }
     }
 
-    /// Hands over a copy of `len` bytes at `from_addr` of another process, an address there, to `offset`. `None`
-    /// if that is not possible now: another thread opened `peer`, or none has yet; a range is not within its
-    /// memory; too many copies, or a late one, are in progress; the memory was freed.
+    /// Hands over a copy of `len` bytes at `from_addr`, an address of another process, to `offset`. `None` if that is
+    /// not possible now: `peer` was opened by another thread or is not open yet, a range is outside its memory, too
+    /// many copies are in progress, one of them is late, or the memory was freed.
     pub(crate) fn begin_copy_from(
         &self,
         offset: u64,
@@ -539,7 +539,7 @@ impl Buffer {
         }
     }
 
-    /// Returns when all placed bytes may be acknowledged and completed.
+    /// Returns once all placed bytes may be acknowledged and completed.
     pub(crate) fn flush(&self) -> Result<()> {
         match &**self.0 {
             Memory::Host(memory) => memory.release(),
@@ -550,7 +550,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Whether [`Buffer::expect_read`] depends on other reads of the memory.
+    /// Returns whether [`Buffer::expect_read`] depends on other reads of the memory.
     pub(crate) fn queues_reads(&self) -> bool {
         match &**self.0 {
             Memory::Direct(memory) => memory.has_copies(),
@@ -558,8 +558,8 @@ impl Buffer {
         }
     }
 
-    /// Announces that a request will fetch this range, which is not empty: the bytes that it fetches
-    /// are no older than this call, and have what this thread placed before the last [`Buffer::flush`].
+    /// Announces that a request will fetch this range, which is not empty. The bytes fetched are no older than this
+    /// call, and include what this thread placed before the last [`Buffer::flush`].
     pub(crate) fn expect_read(&self, offset: u64, len: u64, queued: Queued) -> Result<()> {
         match &**self.0 {
             Memory::Direct(memory) => memory.expect_read(offset, len, queued),
@@ -575,15 +575,15 @@ impl Buffer {
         }
     }
 
-    /// The bytes that this thread fetches by later loads are no older than this call.
+    /// Orders later loads of this thread after this call, so that they return bytes no older than it.
     pub(crate) fn begin_reads(&self) {
         if let Memory::Direct(memory) = &**self.0 {
             memory.begin_reads();
         }
     }
 
-    /// Ends what was announced and not fetched, and copies into the memory. Nothing of it is used behind the engine's back
-    /// any more when this returns, unless the driver is held up; a registration of the memory has ended.
+    /// Ends announced reads that were not fetched, and copies into the memory. When this returns, no copy uses the
+    /// memory any more, unless the driver is blocked; called when a registration of the memory has ended.
     pub(crate) fn end_reads(&self) {
         match &**self.0 {
             Memory::Direct(memory) => memory.end_reads(),
@@ -592,7 +592,7 @@ impl Buffer {
         }
     }
 
-    /// How many fences [`Buffer::begin_reads`] has run.
+    /// Returns how many fences [`Buffer::begin_reads`] has run.
     #[cfg(test)]
     pub(crate) fn fences(&self) -> u32 {
         match &**self.0 {
@@ -601,7 +601,7 @@ impl Buffer {
         }
     }
 
-    /// How many times [`Buffer::flush`] flushed mapped GPU memory.
+    /// Returns how many times [`Buffer::flush`] flushed mapped GPU memory.
     #[cfg(test)]
     pub(crate) fn flushes(&self) -> u32 {
         match &**self.0 {
@@ -610,7 +610,7 @@ impl Buffer {
         }
     }
 
-    /// Whether releasing it may wait for a GPU's work.
+    /// Returns whether dropping the buffer may wait for GPU work.
     pub fn is_of_driver(&self) -> bool {
         match &**self.0 {
             Memory::Host(memory) => memory.is_of_driver(),
@@ -619,13 +619,13 @@ impl Buffer {
         }
     }
 
-    /// Whether both are the same memory.
+    /// Returns whether both are clones of one buffer.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Copies the part of a message that was read ahead into the start of `bytes`, and returns how many
-    /// bytes: no fence is needed for them.
+    /// Copies the part of a message that was read ahead into the start of `bytes`; returns its length. It needs no
+    /// fence.
     #[inline]
     pub(crate) fn fetch_ahead(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         match &**self.0 {

@@ -1,17 +1,16 @@
 //! Reads of GPU memory ahead of the packets that carry it.
 //!
-//! A request that reads is announced with its whole range before its first byte is loaded. From
-//! then on its bytes are copied into page-locked memory, used as a ring, chunks ahead of the
-//! packets, so that the copy engine works while packets are made and sent. A packet waits for the copy
-//! of its own chunk, not for chunks that were queued later.
+//! A request that reads is announced with its whole range before its first byte is loaded. Its bytes are then copied
+//! into page-locked memory, used as a ring, some chunks ahead of the packets, so that the copy engine works while
+//! packets are built and sent. A packet waits only for the copy of its own chunk, not for chunks queued later.
 //!
 //! The bytes served for a request are never older than its announcement, which drops all chunks of
 //! the range that were read before.
 //!
-//! [`Copies`] hides who makes the copies: the thread of the engine itself
-//! ([`Streams`](super::copy_stream::Streams)), or a thread of its own
-//! ([`Handed`](super::copy_thread::Handed)), whose copies may be late. The bytes of a late copy are
-//! loaded by CPU, and its place in the ring is used again only when it is complete.
+//! [`Copies`] abstracts over the thread that makes the copies: the engine's own
+//! ([`Streams`](super::copy_stream::Streams)) or a copy thread ([`Handed`](super::copy_thread::Handed)), whose copies
+//! may be late. The bytes of a late copy are loaded by the CPU, and its place in the ring is reused only when it is
+//! complete.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,10 +32,10 @@ const REQUESTS: usize = 64;
 
 /// Makes the copies of a [`ReadAhead`].
 pub(super) trait Copies: fmt::Debug + Send {
-    /// The length of the ring in bytes.
+    /// Returns the length of the ring in bytes.
     fn ring_len(&self) -> usize;
 
-    /// The page-locked memory, which begins with the ring; `None` before the first copy.
+    /// Returns the page-locked memory, which begins with the ring; `None` before the first copy.
     fn memory(&self) -> Option<&HostBuffer>;
 
     /// Queues a copy to offset `at` of the ring. Returns `None` if no copy can be queued now: the CPU loads
@@ -49,7 +48,7 @@ pub(super) trait Copies: fmt::Debug + Send {
         len: usize,
     ) -> Result<Option<Ticket>>;
 
-    /// Waits for a copy, for a time that is bounded.
+    /// Waits for a copy, for a bounded time.
     fn wait(&mut self, ticket: Ticket) -> Result<Arrival>;
 }
 
@@ -57,12 +56,12 @@ pub(super) trait Copies: fmt::Debug + Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(pub(super) u64);
 
-/// The end of a wait.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// The copy is complete.
     Complete,
-    /// It is not, and the caller loads the bytes itself.
+    /// The copy is not complete, and the caller loads the bytes itself.
     Late,
 }
 
@@ -71,9 +70,9 @@ pub(super) enum Arrival {
 pub(super) struct ReadAhead<C: ?Sized> {
     /// Where the next chunk goes.
     head: usize,
-    /// The oldest first.
+    /// The chunks in the ring, oldest first.
     chunks: VecDeque<Chunk>,
-    /// Those that are announced and not yet served, the oldest first.
+    /// Announced requests that are not yet served, oldest first.
     requests: VecDeque<Request>,
     copies: C,
 }
@@ -82,14 +81,14 @@ pub(super) struct ReadAhead<C: ?Sized> {
 #[derive(Clone, Copy, Debug)]
 struct Request {
     source: SourceId,
-    /// The offset of the first byte for which a copy may be queued when it is needed. It only grows, so
-    /// a request that its peer gave up costs few copies.
+    /// The offset of the first byte for which a copy may be queued. It only grows, so a request that its peer abandons
+    /// costs few copies.
     next: u64,
     /// The end of the range.
     end: u64,
 }
 
-/// Part of GPU memory that was copied.
+/// A part of GPU memory that was copied.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     source: SourceId,
@@ -100,34 +99,34 @@ struct Chunk {
     at: usize,
     /// The end of the announced range.
     end: u64,
-    /// What to wait for.
+    /// The copy to wait for.
     ticket: Ticket,
     progress: Progress,
     demand: Demand,
-    /// Whether the next chunk was queued.
+    /// Whether the following chunk was queued.
     continued: bool,
 }
 
-/// How far the copy of a chunk is.
+/// The state of a chunk's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// No wait has found it complete.
+    /// Not yet found complete by a wait.
     Pending,
     Complete,
 }
 
-/// Whether the bytes of a chunk are needed.
+/// Who still needs the bytes of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Demand {
-    /// By the request for which they were copied.
+    /// The request for which they were copied.
     Expected,
-    /// At most for packets that are sent again.
+    /// At most retransmissions.
     Served,
-    /// No longer: a later request reads the same range.
+    /// None: a later request reads the same range.
     Dropped,
 }
 
-/// What a chunk may replace in the memory.
+/// The chunks that a new chunk may replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Replace {
     /// Chunks whose bytes were served.
@@ -166,8 +165,8 @@ impl<C: Copies> ReadAhead<C> {
         }
     }
 
-    /// Ends all requests of a source, and drops its chunks. Returns what makes the copies, and those that
-    /// may still be in progress.
+    /// Ends all requests of a source, and drops its chunks. Returns the copier, and the copies that may still be in
+    /// progress.
     pub(super) fn end(&mut self, source: SourceId) -> (&mut C, Vec<Ticket>) {
         self.requests.retain(|request| request.source != source);
         self.forget(source, 0, u64::MAX);
@@ -176,12 +175,12 @@ impl<C: Copies> ReadAhead<C> {
         (&mut self.copies, pending)
     }
 
-    /// What makes the copies.
+    /// Returns the copier.
     pub(super) fn copies(&mut self) -> &mut C {
         &mut self.copies
     }
 
-    /// The parts of the ring whose copies are not known to be complete.
+    /// Returns the parts of the ring whose copies are not known to be complete.
     #[cfg(test)]
     pub(super) fn in_progress(&self) -> Vec<Range<usize>> {
         let pending = self.chunks.iter().filter(|chunk| chunk.is_pending());
@@ -259,12 +258,12 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         Ok(len)
     }
 
-    /// Waits for the chunk that has the byte at `offset`, and queues the next one. Returns whether it is
-    /// there.
+    /// Waits for the chunk that contains the byte at `offset`, and queues the next one. Returns whether the chunk is
+    /// complete.
     fn arrive(&mut self, source: &Arc<ReadSource>, offset: u64) -> Result<bool> {
         let id = source.id();
         if self.chunk(id, offset).is_none() {
-            // There was no room, another request has taken it, or copies were blocked.
+            // The chunk was not queued: there was no room, another request took it, or copies were blocked.
             let needs = |request: &Request| {
                 request.source == id && request.next <= offset && offset < request.end
             };
@@ -295,7 +294,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         Ok(true)
     }
 
-    /// Copies the bytes at `offset` out of the chunk that has them; returns how many.
+    /// Copies the bytes at `offset` from their chunk; returns how many.
     fn load(&mut self, source: SourceId, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         let Some(&mut Chunk {
             offset: start,
@@ -318,14 +317,14 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         Ok(len)
     }
 
-    /// The latest chunk that has the byte at `offset`.
+    /// Returns the latest chunk that contains the byte at `offset`.
     fn chunk(&mut self, source: SourceId, offset: u64) -> Option<&mut Chunk> {
         let has =
             |chunk: &&mut Chunk| chunk.demand != Demand::Dropped && chunk.contains(source, offset);
         self.chunks.iter_mut().rev().find(has)
     }
 
-    /// Queues the chunk after the one with `offset`, if its request goes on.
+    /// Queues the chunk after the one at `offset`, if its request continues.
     fn go_on(&mut self, source: &Arc<ReadSource>, offset: u64) -> Result<()> {
         let Some(chunk) = self.chunk(source.id(), offset) else {
             return Ok(());
@@ -354,7 +353,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         Ok(arrival)
     }
 
-    /// Queues the copy of the first bytes of a range, `longest` at most; returns whether there was room.
+    /// Queues a copy of at most `longest` bytes from the start of a range; returns whether there was room.
     fn queue(
         &mut self,
         source: &Arc<ReadSource>,
@@ -413,7 +412,7 @@ mod tests {
 
     const PACKET: usize = 4096;
 
-    /// A buffer of this many bytes with `seed` in the bytes of the pattern, and its reads.
+    /// Returns a buffer of this many bytes with `seed` in the bytes of the pattern, and its reads.
     fn setup(len: usize, seed: u8) -> (Arc<ReadSource>, ReadAhead<Streams>) {
         let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
         let buffer = gpu.allocate(MemoryKind::Plain, len as u64).unwrap();
@@ -422,7 +421,7 @@ mod tests {
         (source, ReadAhead::new(Streams::new(&gpu).unwrap()))
     }
 
-    /// The bytes at an offset.
+    /// Returns the bytes at an offset.
     fn pattern(offset: u64, len: usize, seed: u8) -> Vec<u8> {
         let byte = |at: u64| (at / 7 + at / PACKET as u64) as u8 ^ seed;
         (offset..offset + len as u64).map(byte).collect()

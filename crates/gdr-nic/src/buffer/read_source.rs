@@ -8,20 +8,20 @@ use gdr_cuda::DeviceBuffer;
 
 use crate::error::Result;
 
-/// Names a [`ReadSource`], or page-locked memory, in this process; no other one has it, also later.
+/// Identifies a [`ReadSource`] or page-locked memory in this process; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SourceId(u64);
 
-/// Memory that is read.
+/// A source of reads.
 #[derive(Debug)]
 pub(super) struct ReadSource {
     id: SourceId,
     buffer: Arc<DeviceBuffer>,
-    /// Of memory that its owner may free at any time.
+    /// The allocation to compare with, for memory that its owner may free at any time.
     allocations: Option<Allocations>,
-    /// Set when that was found to have happened: nothing of it is read any more.
+    /// Set once the memory was found freed: nothing is read from it any more.
     lost: AtomicBool,
-    /// How many times the requests of this memory were ended.
+    /// The number of calls of [`ReadSource::end_requests`].
     ended: AtomicU64,
 }
 
@@ -33,12 +33,12 @@ impl SourceId {
 }
 
 impl ReadSource {
-    /// Memory that `buffer` keeps.
+    /// Returns a source of memory that `buffer` keeps alive.
     pub(super) fn kept(buffer: Arc<DeviceBuffer>) -> Self {
         Self::of(buffer, None)
     }
 
-    /// Memory of a program, which may free it at any time.
+    /// Returns a source of memory that the program may free at any time.
     pub(super) fn foreign(buffer: Arc<DeviceBuffer>) -> Result<Self> {
         let allocations = Allocations::of(Arc::clone(&buffer))?;
         Ok(Self::of(buffer, Some(allocations)))
@@ -62,12 +62,13 @@ impl ReadSource {
         &self.buffer
     }
 
-    /// Whether the memory was freed: copies of it may have the bytes of others.
+    /// Returns whether the memory was found freed, so that copies of it may contain bytes of another allocation.
     pub(super) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Asks the driver whether the memory still is what it was; if not, it is lost. Returns whether it is.
+    /// Asks the driver whether the allocation is unchanged, and marks the memory as lost otherwise. Returns whether it
+    /// is unchanged.
     pub(super) fn look(&self, offset: u64, len: usize) -> bool {
         let checked = self.allocations.as_ref().map_or(Ok(()), |allocations| {
             allocations.check(offset..offset + len as u64)
@@ -82,12 +83,12 @@ impl ReadSource {
         }
     }
 
-    /// Copies that were asked for before are not begun any more.
+    /// Prevents copies that were requested earlier from starting.
     pub(super) fn end_requests(&self) {
         self.ended.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Changes with each [`ReadSource::end_requests`].
+    /// Returns a number that changes with each [`ReadSource::end_requests`].
     pub(super) fn generation(&self) -> u64 {
         self.ended.load(Ordering::Acquire)
     }

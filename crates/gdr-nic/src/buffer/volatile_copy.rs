@@ -37,7 +37,7 @@ pub(super) unsafe fn store(dst: *mut u8, bytes: &[u8]) {
     unsafe { volatile::write(dst.add(body.len()), tail) };
 }
 
-/// How many of `len` bytes are in the last word of memory that they reach.
+/// Returns how many of `len` bytes lie in the last memory word that they reach.
 #[inline]
 pub(crate) fn last_word(dst: *mut u8, len: usize) -> usize {
     let end = dst.addr() + len;

@@ -1,8 +1,8 @@
-//! Packets in a file that Wireshark and tcpdump read.
+//! A packet capture for Wireshark and tcpdump.
 //!
-//! The file is a pcap file with nanoseconds whose packets begin with a "Linux cooked" header (`LINKTYPE_LINUX_SLL`), as of
-//! `tcpdump -i any`: it says whether a packet arrived or left. The IP and UDP headers are made from the addresses, and the
-//! ICRC is right for them.
+//! The file is in pcap format with nanosecond timestamps. Packets begin with a "Linux cooked" header
+//! (`LINKTYPE_LINUX_SLL`), as with `tcpdump -i any`, which records whether a packet arrived or left. The IP and UDP
+//! headers are rebuilt from the addresses, so that the ICRC checks out against them.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -15,13 +15,13 @@ use gdr_roce::wire::icrc::{Ip, Path, seal};
 use gdr_roce::wire::{Grh, Ipv4Datagram};
 use rustix::fs::{FlockOperation, flock};
 
-/// Fields of the file's header: draft-ietf-opsawg-pcap, section 4.
+/// File header fields: draft-ietf-opsawg-pcap, section 4.
 const MAGIC: u32 = 0xa1b2_3c4d;
 const VERSION: [u16; 2] = [2, 4];
 const LONGEST: u32 = 1 << 16;
 const LINUX_SLL: u32 = 113;
 
-/// Fields of a packet's header: <https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>.
+/// Packet header fields: <https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>.
 const FOR_US: u16 = 0;
 const SENT_BY_US: u16 = 4;
 /// `ARPHRD_NONE` of linux/if_arp.h.
@@ -37,16 +37,16 @@ pub(crate) enum Checksum {
     Wrong,
 }
 
-/// The file. Each packet is one system call, so that processes may share it.
+/// A capture file. Each packet is written by one system call, so that processes can share the file.
 #[derive(Debug)]
 pub(super) struct Capture {
     file: File,
-    /// Set when a packet was not written. What follows a part of one could not be read.
+    /// Set once a write has failed. Packets after a truncated one could not be parsed.
     has_failed: AtomicBool,
 }
 
 impl Capture {
-    /// Appends to the file at `path`. The first process writes its header.
+    /// Opens the file at `path` for appending, and writes the file header if it is empty.
     pub(super) fn open(path: &OsStr) -> io::Result<Self> {
         let mut file = OpenOptions::new().append(true).create(true).open(path)?;
         flock(&file, FlockOperation::LockExclusive)?;
@@ -60,7 +60,7 @@ impl Capture {
         })
     }
 
-    /// Writes a packet.
+    /// Appends a packet.
     pub(super) fn write(
         &self,
         direction: Direction,
@@ -117,7 +117,7 @@ fn record(
     };
     let udp_len = (UDP_LEN + datagram.len()) as u16;
     let mut words = |words: &[u16]| bytes.extend(words.iter().flat_map(|it| it.to_be_bytes()));
-    // The address of the sender has no bytes of eight.
+    // The sender's address has length 0, so all eight bytes of the field are zero.
     words(&[kind, NO_HARDWARE, 0, 0, 0, 0, 0, protocol]);
     bytes.extend_from_slice(ip);
     let mut words = |words: &[u16]| bytes.extend(words.iter().flat_map(|it| it.to_be_bytes()));

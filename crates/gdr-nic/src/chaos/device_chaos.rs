@@ -16,23 +16,23 @@ use crate::types::AsyncEvent;
 /// `IBV_EVENT_GID_CHANGE`.
 const GID_CHANGE: u32 = 18;
 
-/// What has become of a rule.
+/// The progress of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It waits for its time or its bytes.
+    /// Waiting for its start time or byte count.
     Waiting,
-    /// It has struck, and ends at this time after the first packet.
+    /// In effect until this time after the first packet.
     Until(Duration),
     Over,
 }
 
-/// The faults of a device.
+/// The fault state of a device.
 #[derive(Debug)]
 pub(crate) struct DeviceChaos {
     pub(crate) chaos: Arc<Chaos>,
-    /// Rules of devices, each with its phase.
+    /// The device rules by number, each with its phase.
     phases: Mutex<Vec<(usize, Phase)>>,
-    /// When the first packet was sent or arrived, by the clock of the device.
+    /// The time of the first packet in either direction, by the device's clock.
     start: OnceLock<Time>,
     is_down: AtomicBool,
     has_no_address: AtomicBool,
@@ -51,22 +51,22 @@ impl DeviceChaos {
         }
     }
 
-    /// Whether the port is down.
+    /// Returns whether the port is down.
     pub(crate) fn is_down(&self) -> bool {
         self.is_down.load(Ordering::Acquire)
     }
 
-    /// Whether the address is gone.
+    /// Returns whether the address is gone.
     pub(crate) fn has_no_address(&self) -> bool {
         self.has_no_address.load(Ordering::Acquire)
     }
 
-    /// Whether packets are lost.
+    /// Returns whether all packets are lost.
     pub(super) fn is_dark(&self) -> bool {
         self.is_down() || self.has_no_address()
     }
 
-    /// When a rule strikes or ends, by the clock of the device; `None` if none does by time.
+    /// Returns the device time at which the next rule strikes or ends; `None` if no rule depends on time.
     pub(super) fn next(&self, now: Time) -> Option<Time> {
         let elapsed = self.chaos.elapsed()?;
         // The start is the same for every call, so that a single timer entry is enough.
@@ -87,7 +87,7 @@ impl DeviceChaos {
         times.min()
     }
 
-    /// Lets the rules strike and end whose time has come.
+    /// Starts and ends the rules that are due.
     pub(crate) fn advance(&self, device: &DeviceState) {
         let Some(elapsed) = self.chaos.elapsed() else {
             return;

@@ -1,30 +1,30 @@
-//! Completions that wait, of one queue of a queue pair.
+//! Held completions of one work queue.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use gdr_roce::{Completion, Time, WcStatus};
 
-/// A completion that waits.
+/// A held completion.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     completion: Completion,
-    /// The completion queue does not get it.
+    /// Not delivered to the completion queue.
     is_silent: bool,
     due: Time,
 }
 
-/// Completions, in the order of the requests.
+/// Held completions, in the order of their requests.
 #[derive(Debug, Default)]
 pub(super) struct HeldCompletions {
     held: VecDeque<Held>,
-    /// None comes before.
+    /// The due time of the last completion added; later ones are never due earlier, so that order is kept.
     floor: Option<Time>,
-    /// How many are missing in the burst, and until when it waits.
+    /// How many more completions the current burst collects, and until when it is held.
     burst: Option<(u32, Time)>,
-    /// From here on none comes.
+    /// Set once no further completion is delivered.
     is_stuck: bool,
-    /// How many requests have completed.
+    /// How many requests have completed so far.
     pub(super) operations: u64,
 }
 
@@ -44,7 +44,7 @@ impl HeldCompletions {
             match missing > 1 && until > now {
                 true => self.burst = Some((missing - 1, until)),
                 false => {
-                    // Release all of its completions now.
+                    // Release the whole burst now.
                     due = now;
                     self.held
                         .iter_mut()
@@ -63,7 +63,7 @@ impl HeldCompletions {
         });
     }
 
-    /// From the next one on none comes.
+    /// Withholds all completions added from now on.
     pub(super) fn get_stuck(&mut self) {
         self.is_stuck = true;
     }
@@ -72,8 +72,8 @@ impl HeldCompletions {
         self.is_stuck
     }
 
-    /// The next completion that is due, and whether it is silent. `has_failed`: the queue pair is in ERR, where
-    /// those that never came are flushed.
+    /// Returns the next completion that is due, and whether it is silent. With `has_failed` the queue pair is in ERR,
+    /// which flushes the withheld ones.
     pub(super) fn take(&mut self, now: Time, has_failed: bool) -> Option<(Completion, bool)> {
         if self.is_stuck && !has_failed {
             return None;

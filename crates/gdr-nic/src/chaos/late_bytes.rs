@@ -1,4 +1,4 @@
-//! Bytes of a message that become visible late, and in another order.
+//! Message bytes that become visible late or out of order.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use gdr_chaos::PlacementOrder;
 use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, Time};
 
-/// In how many steps the bytes become visible.
+/// The number of steps in which the bytes become visible.
 const STEPS: u32 = 8;
 
-/// Bytes of a packet.
+/// The payload of one packet.
 #[derive(Debug)]
 struct Part {
     key: Key,
@@ -25,17 +25,17 @@ pub(super) struct LateBytes {
     order: PlacementOrder,
     piece: usize,
     by: Duration,
-    /// Once the message is whole.
+    /// Set once the message is complete.
     plan: Option<Plan>,
 }
 
-/// How they get there.
+/// The order and timing of the placement.
 #[derive(Debug)]
 struct Plan {
-    /// Parts, and bytes of them.
+    /// The pieces still to be placed: the index of a part, and a byte range in it.
     pieces: VecDeque<(usize, Range<usize>)>,
     begin: Time,
-    /// How many there were.
+    /// The initial number of pieces.
     count: usize,
 }
 
@@ -50,7 +50,8 @@ impl LateBytes {
         }
     }
 
-    /// The message is whole: from here on bytes become visible. `draw` returns random numbers.
+    /// Starts to place the bytes, once the message is complete. `draw` returns the random numbers for the shuffled
+    /// order.
     pub(super) fn begin(&mut self, now: Time, draw: impl Fn(u64) -> u64) {
         let piece = self.piece;
         let mut pieces: Vec<_> = (self.parts.iter().enumerate())
@@ -79,7 +80,7 @@ impl LateBytes {
         self.plan.is_some()
     }
 
-    /// When more bytes become visible.
+    /// Returns when the next bytes become visible.
     pub(super) fn next(&self) -> Option<Time> {
         let plan = self.plan.as_ref()?;
         let whole = plan.begin + self.by;
@@ -91,7 +92,7 @@ impl LateBytes {
         Some(plan.begin + self.by * step.min(STEPS) / STEPS)
     }
 
-    /// Places what is due; returns whether all of it is placed.
+    /// Writes the pieces that are due to memory; returns whether all of them have been written.
     pub(super) fn place(&mut self, now: Time, memory: &mut dyn Memory) -> bool {
         let Some(plan) = &mut self.plan else {
             return false;
@@ -110,18 +111,18 @@ impl LateBytes {
             && let Some((at, range)) = plan.pieces.pop_front()
         {
             let part = &self.parts[at];
-            // A region that has ended in the meantime gets no bytes.
+            // The region may have been deregistered meanwhile, in which case the bytes are dropped.
             let _ = memory.write(part.key, part.addr + range.start as u64, &part.bytes[range]);
         }
         is_over
     }
 }
 
-/// Memory to which a message writes nothing yet, and whose words others change for a moment.
+/// Memory that defers the writes of a message, and whose words appear to be changed by another party.
 pub(crate) struct LateMemory<'a> {
     pub(crate) memory: &'a mut dyn Memory,
     pub(super) late: Option<&'a mut LateBytes>,
-    /// What a compare-and-swap finds instead of what it compares with.
+    /// The value that a compare-and-swap finds, instead of the one it compares with.
     pub(super) contended: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Where faults are reported.
+//! The log of injected faults.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use gdr_chaos::Record;
 
-/// Where faults are reported. Each line is one system call, so that processes may share a file.
+/// The log of injected faults. Each line is written by one system call, so that processes can share a file.
 #[derive(Debug)]
 pub(crate) enum Log {
     File(File),
@@ -14,7 +14,7 @@ pub(crate) enum Log {
 }
 
 impl Log {
-    /// Appends to the file at `path`, or to the standard error.
+    /// Opens the file at `path` for appending; without a path, uses standard error.
     pub(super) fn open(path: Option<&OsStr>) -> io::Result<Self> {
         match path {
             Some(path) => {
@@ -27,7 +27,7 @@ impl Log {
 
     pub(super) fn write(&self, record: &Record) {
         let line = format!("{record}\n");
-        // A failure cannot be reported anywhere.
+        // There is nowhere to report a failure of the log itself.
         let _ = match self {
             Self::File(file) => (&*file).write_all(line.as_bytes()),
             Self::StandardError => io::stderr().write_all(line.as_bytes()),

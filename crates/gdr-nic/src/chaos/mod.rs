@@ -1,13 +1,14 @@
-//! Faults on command: what `GDR_CHAOS` says goes wrong; and packets in the file that `GDR_PCAP` names.
+//! Fault injection (`GDR_CHAOS`) and packet capture (`GDR_PCAP`).
 //!
-//! A device that is opened under a scenario has a [`DeviceChaos`], and each queue pair of it a [`QpChaos`]. Packets,
-//! completions and registrations pass them on paths of their own, which a device without a scenario never takes. All
-//! packets go by UDP where there are rules: what a ring of shared memory carries has no packets of its own to lose. Without
-//! rules, packets go by rings as well, each with a copy of its payload, so that the file has the bytes that were sent.
+//! A device opened under a scenario has a [`DeviceChaos`], and each of its queue pairs a [`QpChaos`]. Packets,
+//! completions and registrations pass through them on separate paths that a device without a scenario never takes. A
+//! scenario with rules sends all packets by UDP, because a shared-memory ring has no packets of its own to lose.
+//! Without rules, packets use rings as well, each with a copy of its payload, so that the capture has the bytes that
+//! were sent.
 //!
-//! What is decided by chance follows from the seed, the queue pair in the order in which they were made, and the number
-//! of the packet or operation: [`gdr_chaos`]. What depends on time is not decided here: a packet that is sent again is never struck
-//! again, unless the rule says how often, and acknowledgements only where a rule names them.
+//! Random decisions follow from the seed, the position of the queue pair in creation order, and the number of the
+//! packet or operation: see [`gdr_chaos`]. They never depend on time: a retransmitted packet is not struck again unless
+//! the rule gives a repeat count, and acknowledgements are struck only by rules that name them.
 
 mod capture;
 mod device_chaos;
@@ -40,18 +41,19 @@ use self::log::Log;
 use crate::error::{Error, Result};
 use gdr_udp::Socket;
 
-/// Has the scenario, in the inline form.
+/// The scenario, in inline form.
 const VARIABLE: &str = "GDR_CHAOS";
-/// Names the file to which faults are appended; the standard error without it.
+/// The path of the fault log; standard error if unset.
 const LOG_VARIABLE: &str = "GDR_CHAOS_LOG";
-/// Names the file to which packets are appended.
+/// The path of the packet capture.
 const PCAP_VARIABLE: &str = "GDR_PCAP";
 
-/// The bit of an entry of the engine's timers that is a queue pair's fault, and the entry of the device's.
+/// Marks an entry of the engine's timers as a queue pair's fault timer; on its own, the entry of the device's fault
+/// timer.
 pub(crate) const ALARM: u32 = 1 << 31;
 pub(crate) const DEVICE_ALARM: u32 = u32::MAX;
 
-/// What is counted through the whole process.
+/// A counter of the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counted {
     QueuePair,
@@ -59,16 +61,16 @@ enum Counted {
     Registration,
 }
 
-/// A scenario, as a process runs it. It has no rules where packets are captured only.
+/// The scenario of a process. It has no rules if packets are only captured.
 #[derive(Debug)]
 pub(crate) struct Chaos {
     scenario: Scenario,
     log: Log,
     capture: Option<Capture>,
     counts: [AtomicU64; 3],
-    /// How often each rule that concerns no queue pair struck.
+    /// How often each rule outside queue pairs has struck.
     strikes: Mutex<Vec<u64>>,
-    /// When the first packet was sent or arrived.
+    /// The time of the first packet in either direction.
     start: OnceLock<Instant>,
     bytes: AtomicU64,
 }
@@ -86,10 +88,10 @@ impl Chaos {
         }
     }
 
-    /// The scenario of this process, if it has one.
+    /// Returns the scenario of this process, if it has one.
     ///
     /// # Errors
-    /// [`Error::Chaos`]: it cannot be read, or the log or the packets cannot be written.
+    /// [`Error::Chaos`] if the scenario is invalid, or if the log or the capture cannot be opened.
     pub(crate) fn of_process() -> Result<Option<Arc<Self>>> {
         static CHAOS: Mutex<Option<Arc<Chaos>>> = Mutex::new(None);
         let (text, packets) = (variable(VARIABLE), variable(PCAP_VARIABLE));
@@ -119,13 +121,13 @@ impl Chaos {
         self.counts[counted as usize].fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The rules of a class, with their numbers.
+    /// Returns the rules of a class, with their numbers.
     fn rules(&self, class: Class) -> impl Iterator<Item = (usize, &Rule)> {
         let rules = self.scenario.rules.iter().enumerate();
         rules.filter(move |(_, rule)| rule.fault.class() == class)
     }
 
-    /// Counts a strike of a rule that concerns no queue pair; returns whether it may strike.
+    /// Counts a strike of a rule outside queue pairs; returns whether the rule may strike.
     fn may_strike(&self, number: usize, rule: &Rule) -> bool {
         let mut strikes = lock(&self.strikes);
         let struck = &mut strikes[number];
@@ -136,25 +138,25 @@ impl Chaos {
         true
     }
 
-    /// Counts a strike of a rule of the process; returns whether it is the first.
+    /// Counts a strike of a process-wide rule; returns whether it is the first.
     fn is_first_strike(&self, number: usize) -> bool {
         let mut strikes = lock(&self.strikes);
         strikes[number] += 1;
         strikes[number] == 1
     }
 
-    /// Counts bytes of packets; returns how many there were in all.
+    /// Adds to the byte count of packets; returns the new total.
     fn count_bytes(&self, len: usize) -> u64 {
         self.start.get_or_init(Instant::now);
         self.bytes.fetch_add(len as u64, Ordering::Relaxed) + len as u64
     }
 
-    /// The time since the first packet.
+    /// Returns the time since the first packet.
     fn elapsed(&self) -> Option<Duration> {
         self.start.get().map(Instant::elapsed)
     }
 
-    /// Whether anything may strike.
+    /// Returns whether there are rules.
     pub(crate) fn has_rules(&self) -> bool {
         !self.scenario.rules.is_empty()
     }
@@ -169,7 +171,7 @@ impl Chaos {
         });
     }
 
-    /// Logs a strike. `place` is the same each time that the seed is run.
+    /// Logs a strike. `place` is the same in every run with the same seed.
     fn log_strike(&self, rule: usize, place: String, details: &str) {
         let time = self.elapsed().unwrap_or_default();
         self.log.write(&Record::Struck(Strike {
@@ -181,7 +183,7 @@ impl Chaos {
         }));
     }
 
-    /// Writes a packet that has arrived at `own` from `other`, or leaves in the other direction, if packets are captured.
+    /// Captures a packet that arrived at `own` from `other`, or left in the other direction, if a capture is open.
     pub(crate) fn capture(
         &self,
         direction: Direction,
@@ -202,7 +204,7 @@ impl Chaos {
         }
     }
 
-    /// How many entries a new completion queue has that was asked for with `capacity`.
+    /// Returns the capacity of a new completion queue for which `capacity` entries were requested.
     pub(crate) fn completion_room(&self, capacity: usize) -> usize {
         let operation = self.count(Counted::CompletionQueue);
         let mut room = capacity;
@@ -220,10 +222,10 @@ impl Chaos {
         room
     }
 
-    /// Waits for a registration, or refuses it.
+    /// Delays or fails a registration, if a rule says so.
     ///
     /// # Errors
-    /// [`SocketError::Os`](crate::SocketError::Os), as the kernel would refuse it.
+    /// [`SocketError::Os`](crate::SocketError::Os), with the error code that a kernel device would return.
     pub(crate) fn register(&self, memory: Memory, len: u64) -> Result<()> {
         let operation = self.count(Counted::Registration);
         for (number, rule) in self.rules(Class::Registration) {
@@ -256,12 +258,12 @@ impl Chaos {
     }
 }
 
-/// The value of a variable, unless it is empty.
+/// Returns the value of an environment variable, unless it is empty.
 fn variable(name: &str) -> Option<OsString> {
     gdr_process::variable(name).filter(|value| !value.is_empty())
 }
 
-/// What makes an error of this variable.
+/// Returns a function that converts errors to [`Error::Chaos`] for this variable.
 fn of<E: ToString>(variable: &'static str) -> impl Fn(E) -> Error {
     move |error| Error::Chaos {
         variable,
@@ -276,7 +278,7 @@ fn separator(details: &str) -> &'static str {
     }
 }
 
-/// The place of what belongs to no queue pair.
+/// Returns the site of an operation outside queue pairs.
 fn site_of(operation: u64) -> Site {
     Site {
         queue_pair: 0,

@@ -1,4 +1,4 @@
-//! Packets that wait.
+//! Held packets.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -8,34 +8,34 @@ use gdr_roce::Time;
 
 use super::packet_stream::PacketNumber;
 
-/// A packet that waits.
+/// A held packet.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldPacket {
     pub(crate) bytes: Vec<u8>,
-    /// Where it goes, or comes from.
+    /// The destination of an outbound packet, or the source of an inbound one.
     pub(crate) address: SocketAddr,
-    /// The multicast group that it came to.
+    /// The multicast group at which it arrived.
     pub(crate) group: Option<SocketAddr>,
-    /// Its check sum is to be wrong.
+    /// Sent with a wrong ICRC.
     pub(crate) is_corrupt: bool,
-    /// Its number, if it was not seen before.
+    /// Its number, unless it is a retransmission.
     pub(super) number: Option<PacketNumber>,
     due: Time,
-    /// It leaves as well when this many have passed it.
+    /// Also released once this many more packets have overtaken it.
     behind: Option<u32>,
 }
 
-/// The packets of a queue pair in one direction, in the order in which they came.
+/// The held packets of a queue pair in one direction, in arrival order.
 #[derive(Debug, Default)]
 pub(super) struct PacketLine {
     held: VecDeque<HeldPacket>,
-    /// No packet leaves before, unless it is reordered.
+    /// The earliest release time of the next packet, unless it is reordered.
     floor: Option<Time>,
-    /// When the next packet may leave, by the rate.
+    /// When the rate limit next lets a packet pass.
     free: Option<Time>,
 }
 
-/// A packet that comes to a line.
+/// A packet that enters a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) bytes: &'a [u8],
@@ -44,24 +44,24 @@ pub(super) struct Arrival<'a> {
     pub(super) number: Option<PacketNumber>,
 }
 
-/// When a packet leaves, and how.
+/// When and how a packet is released.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Schedule {
-    /// Delays the packet, and all that follow it.
+    /// Delays the packet and all later ones.
     pub(super) delay: Duration,
-    /// At most this many bytes per second.
+    /// A limit in bytes per second.
     pub(super) rate: Option<u64>,
-    /// Overtaken by this many, or after this time.
+    /// Reorders the packet: it is released after this many have overtaken it, or after this time.
     pub(super) overtaken: Option<(u32, Duration)>,
-    /// How many more times.
+    /// The number of duplicates.
     pub(super) copies: u32,
     pub(super) is_corrupt: bool,
-    /// A byte with one bit changed, under a checksum that is right.
+    /// The index of a byte with one bit flipped, under a checksum that is correct for it.
     pub(super) changed: Option<usize>,
 }
 
 impl PacketLine {
-    /// Adds a packet, and this many copies of it.
+    /// Adds a packet and its duplicates.
     pub(super) fn add(&mut self, now: Time, packet: Arrival<'_>, schedule: Schedule) {
         let mut due = now + schedule.delay;
         let mut behind = None;
@@ -92,7 +92,7 @@ impl PacketLine {
         }
         let before = match schedule.overtaken {
             Some(_) => None,
-            // The packets that this one has just overtaken leave after it.
+            // Insert before the packets that this one releases by overtaking them.
             None => self.held.iter().position(|held| held.behind == Some(0)),
         };
         let at = before.unwrap_or(self.held.len());
@@ -102,7 +102,7 @@ impl PacketLine {
         }
     }
 
-    /// Counts a packet that passes those that wait to be overtaken.
+    /// Counts down the packets still to overtake each reordered one.
     fn pass(&mut self) {
         for held in &mut self.held {
             held.behind = held.behind.map(|packets| packets.saturating_sub(1));
@@ -113,7 +113,7 @@ impl PacketLine {
     pub(super) fn take(&mut self, now: Time) -> Option<HeldPacket> {
         let is_due = |held: &HeldPacket| held.due <= now || held.behind == Some(0);
         let at = self.held.iter().position(is_due)?;
-        // A packet that was overtaken waits for the one that overtakes it.
+        // An overtaken packet is released only after the one that overtook it.
         let waits = self.held.get(at)?.due > now
             && self.held.iter().take(at).any(|held| held.behind.is_none());
         if waits {
@@ -122,12 +122,12 @@ impl PacketLine {
         self.held.remove(at)
     }
 
-    /// Takes a packet back that could not leave.
+    /// Puts back a packet that could not be sent.
     pub(super) fn put_back(&mut self, packet: HeldPacket) {
         self.held.push_front(packet);
     }
 
-    /// When the next one is due.
+    /// Returns when the next packet is due.
     pub(super) fn next(&self) -> Option<Time> {
         self.held.iter().map(|held| held.due).min()
     }

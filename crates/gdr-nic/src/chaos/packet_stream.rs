@@ -1,4 +1,4 @@
-//! The packets of a queue pair in one direction, by their numbers.
+//! Numbering of a queue pair's packets in one direction.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -6,10 +6,10 @@ use gdr_chaos::Kinds;
 use gdr_roce::wire::{Bth, Opcode, Reth};
 use gdr_roce::{Mtu, Psn};
 
-/// The half of the sequence numbers that are later.
+/// Half of the PSN space: a PSN less than this far ahead is newer.
 const HALF: u32 = 1 << 23;
 
-/// What a packet is for.
+/// The role of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Request,
@@ -17,51 +17,51 @@ pub(super) enum Role {
     Acknowledgement,
 }
 
-/// The number of a packet that was not seen before.
+/// The number of a packet seen for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PacketNumber {
     /// The number of its message.
     pub(super) operation: u64,
     pub(super) packet: u64,
-    /// It begins the message.
+    /// Whether it is the first packet of the message.
     pub(super) is_first: bool,
 }
 
-/// How many messages responses may belong to: more than READs are outstanding.
+/// The number of message starts kept to match responses: more than the outstanding READs.
 const MOST_STARTS: usize = 256;
-/// How many packets may be outstanding after later ones have arrived: more than a window has.
+/// The number of gaps that are tracked: more than a window of packets.
 const MOST_MISSING: usize = 4096;
 
-/// Packets of one role in one direction.
+/// The packets of one role in one direction.
 #[derive(Debug, Default)]
 pub(super) struct PacketStream {
-    /// The sequence number after the highest that was seen.
+    /// The PSN after the highest one seen.
     next: Option<Psn>,
     packets: u64,
-    /// Packets before `next` that were not seen.
+    /// Packets before `next` that have not been seen.
     missing: BTreeSet<u64>,
     operations: u64,
-    /// The first packets of the last messages.
+    /// The numbers of the first packets of recent messages.
     starts: VecDeque<u64>,
-    /// The packet before `next` is in the middle of a message.
+    /// Whether a message is still open at `next`.
     is_within: bool,
-    /// Where the READ continues that was requested last: a requester may ask for the parts of one by one.
+    /// The address at which the last READ would continue: a requester may request a READ in several parts.
     read_on: Option<u64>,
 }
 
-/// The headers that faults are chosen by.
+/// The header fields by which faults are chosen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Headers {
     pub(super) psn: Psn,
     pub(super) opcode: Opcode,
-    /// How many sequence numbers it has: a READ request has as many as its responses.
+    /// The number of PSNs that it consumes: for a READ request, one for each response.
     pub(super) span: u32,
-    /// The first and the last address of a READ request.
+    /// The start and end address of a READ request.
     pub(super) read: Option<(u64, u64)>,
 }
 
 impl Headers {
-    /// Returns the headers of a packet on a connection with this path MTU.
+    /// Parses the headers of a packet on a connection with this path MTU.
     pub(super) fn of(packet: &[u8], mtu: Option<Mtu>) -> Option<Self> {
         let (psn, opcode) = {
             let bth = Bth::parse(packet.first_chunk()?);
@@ -103,7 +103,7 @@ impl Headers {
 }
 
 impl PacketStream {
-    /// A stream whose first packet has this sequence number, whether or not it is the first to be seen.
+    /// Returns a stream that begins at this PSN, even if other packets are seen first.
     pub(super) fn from(first: Psn) -> Self {
         Self {
             next: Some(first),
@@ -111,9 +111,9 @@ impl PacketStream {
         }
     }
 
-    /// The number of a packet, which follows from its sequence number, in whatever order packets are seen; `None` if it was
-    /// seen before, and for a READ request that continues another one: in how many parts a READ is asked for depends on
-    /// time.
+    /// Returns the number of a packet, which depends only on its PSN, not on the order of arrival. `None` for a
+    /// retransmission, and for a READ request that continues another one, because the split of a READ into requests
+    /// depends on time.
     pub(super) fn number(&mut self, headers: Headers) -> Option<PacketNumber> {
         let next = self.next.unwrap_or(headers.psn);
         let (ahead, position) = (headers.psn.distance_from(next), headers.opcode.position());
@@ -130,20 +130,20 @@ impl PacketStream {
             return self.numbered(packet, position.is_first());
         }
         let packet = self.packets + u64::from(ahead);
-        // A peer may skip half of all sequence numbers.
+        // A peer may skip up to half of the PSN space.
         let first = packet.saturating_sub(MOST_MISSING as u64);
         self.missing.extend(first.max(self.packets)..packet);
         while self.missing.len() > MOST_MISSING {
             self.missing.pop_first();
         }
         if ahead > 0 && !self.is_within && !position.is_first() {
-            // The message that it belongs to has begun in between.
+            // The first packet of its message is among the missing ones.
             self.begin(self.packets);
         }
         self.next = Some(headers.psn.wrapping_add(headers.span));
         self.packets = packet + span;
         self.is_within = !position.is_last();
-        // A packet that follows a missing one may be the second part of a READ.
+        // After a gap, this may be the second part of a READ.
         let continues = headers
             .read
             .is_some_and(|(from, _)| ahead > 0 || self.read_on == Some(from));
@@ -154,7 +154,7 @@ impl PacketStream {
         self.numbered(packet, position.is_first())
     }
 
-    /// The number of a packet that is seen for the first time.
+    /// Returns the number of a packet seen for the first time.
     fn numbered(&mut self, packet: u64, is_first: bool) -> Option<PacketNumber> {
         if is_first {
             self.begin(packet);
@@ -167,7 +167,7 @@ impl PacketStream {
         })
     }
 
-    /// A message begins with this packet.
+    /// Records that a message begins with this packet.
     fn begin(&mut self, packet: u64) {
         let at = self.starts.partition_point(|start| *start < packet);
         if self.starts.get(at) == Some(&packet) {
@@ -180,13 +180,13 @@ impl PacketStream {
         }
     }
 
-    /// The number of the response with this sequence number to one of these requests.
+    /// Returns the number of the response with this PSN, which belongs to one of these requests.
     pub(super) fn response(&self, psn: Psn) -> Option<PacketNumber> {
         let behind = self.next?.distance_from(psn);
         self.of_packet(self.packets.checked_sub(u64::from(behind))?)
     }
 
-    /// The number of a packet of a message whose start is known.
+    /// Returns the number of a packet, if the start of its message is known.
     fn of_packet(&self, packet: u64) -> Option<PacketNumber> {
         let later = self
             .starts

@@ -1,4 +1,4 @@
-//! Faults of a queue pair.
+//! Fault injection in a queue pair.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -17,16 +17,16 @@ use super::{Chaos, Checksum, Counted, DeviceChaos};
 use crate::device_state::DeviceState;
 use gdr_udp::{Datagram, Socket};
 
-/// What becomes of a packet whose turn it is.
+/// What happens to a packet that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is processed.
+    /// The packet is processed.
     Pass,
-    /// The queue pair answers that it has no receive.
+    /// The queue pair responds with an RNR NAK.
     NotReady(Psn),
 }
 
-/// A packet that was lost, and may be so again.
+/// A lost packet whose retransmissions may be lost too.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     direction: Direction,
@@ -35,7 +35,7 @@ struct Lost {
     left: u32,
 }
 
-/// Bytes of a message that are not in memory yet.
+/// A message whose bytes are placed late.
 #[derive(Debug)]
 struct Placing {
     late: LateBytes,
@@ -44,16 +44,16 @@ struct Placing {
     site: Site,
 }
 
-/// Faults of a queue pair.
+/// The fault state of a queue pair.
 pub(crate) struct QpChaos {
     chaos: Arc<Chaos>,
-    /// Its place in the order in which the process made them.
+    /// The position of the queue pair in the creation order of the process.
     number: u64,
     qpn: Qpn,
-    /// The path MTU of a connection.
+    /// The path MTU, once connected.
     mtu: Option<Mtu>,
     device: Arc<DeviceState>,
-    /// By direction and role.
+    /// Indexed by direction and role.
     streams: [[PacketStream; 3]; 2],
     outbound: PacketLine,
     inbound: PacketLine,
@@ -61,9 +61,9 @@ pub(crate) struct QpChaos {
     sends: HeldCompletions,
     receives: HeldCompletions,
     placing: Option<Placing>,
-    /// A message that finds no receive, and how many more times.
+    /// The PSN of a request that gets RNR NAKs, and how many more.
     not_ready: Option<(Psn, u32)>,
-    /// How often each rule struck.
+    /// How often each rule has struck.
     strikes: Vec<u64>,
     atomics: u64,
 }
@@ -94,19 +94,19 @@ impl QpChaos {
         }
     }
 
-    /// The faults of the same queue pair after it was in RESET.
+    /// Returns fresh fault state for the same queue pair, after RESET.
     pub(crate) fn renewed(&self) -> Self {
         Self::of(&self.chaos, &self.device, self.qpn, self.number)
     }
 
-    /// The queue pair is connected.
+    /// Starts the numbering of inbound requests at the connection's PSN.
     pub(crate) fn connect(&mut self, attributes: &RtrAttributes) {
         self.mtu = Some(attributes.path_mtu);
         let requests = PacketStream::from(attributes.rq_psn);
         self.streams[Direction::In as usize][Role::Request as usize] = requests;
     }
 
-    /// The time of the device's clock.
+    /// Returns the current time by the device's clock.
     pub(crate) fn now(&self) -> Time {
         Time::since_epoch(Duration::from_nanos(self.device.clock.now()))
     }
@@ -123,7 +123,7 @@ impl QpChaos {
         }
     }
 
-    /// Whether a rule strikes here. If so, it is counted.
+    /// Returns whether a rule strikes here, and counts the strike if so.
     fn strikes(&mut self, number: usize, rule: &Rule, site: Site) -> bool {
         let is_own = rule
             .queue_pair
@@ -144,7 +144,7 @@ impl QpChaos {
         );
     }
 
-    /// Decides about a packet, which waits in its line from here on. The caller takes what is due.
+    /// Decides the fate of a packet and adds it to its line, from which the caller takes packets that are due.
     fn meet(&mut self, direction: Direction, now: Time, packet: Arrival<'_>) {
         let Arrival { bytes, .. } = packet;
         self.chaos.count_bytes(bytes.len());
@@ -180,7 +180,7 @@ impl QpChaos {
         line.add(now, Arrival { number, ..packet }, schedule);
     }
 
-    /// Lets the rules strike a packet that was not seen before.
+    /// Applies the rules to a packet that is not a retransmission.
     fn choose(
         &mut self,
         direction: Direction,
@@ -227,7 +227,7 @@ impl QpChaos {
                 Fault::Rate { limit } => {
                     let least = schedule.rate.unwrap_or(limit);
                     schedule.rate = Some(least.min(limit));
-                    // Otherwise each packet would be a line.
+                    // Log only the first strike, instead of a line for each packet.
                     if self.strikes[at] > 1 {
                         continue;
                     }
@@ -251,7 +251,7 @@ impl QpChaos {
         }
     }
 
-    /// Whether a packet is lost this time.
+    /// Returns whether a retransmission of a lost packet is lost again.
     fn is_lost(&mut self, direction: Direction, role: Role, psn: Psn) -> bool {
         let Some(at) = self
             .lost
@@ -267,7 +267,7 @@ impl QpChaos {
         true
     }
 
-    /// A packet is about to leave.
+    /// Queues an outbound packet.
     pub(crate) fn leave(&mut self, now: Time, bytes: &[u8], to: SocketAddr) {
         let packet = Arrival {
             bytes,
@@ -278,7 +278,7 @@ impl QpChaos {
         self.meet(Direction::Out, now, packet);
     }
 
-    /// A packet has arrived, and is intact.
+    /// Queues an inbound packet whose ICRC is valid.
     pub(crate) fn arrive(&mut self, now: Time, datagram: &Datagram<'_>) {
         let packet = Arrival {
             bytes: datagram.payload,
@@ -289,12 +289,12 @@ impl QpChaos {
         self.meet(Direction::In, now, packet);
     }
 
-    /// The next packet that leaves now.
+    /// Returns the next outbound packet that is due.
     pub(crate) fn take_outbound(&mut self, now: Time) -> Option<HeldPacket> {
         self.outbound.take(now)
     }
 
-    /// A packet is processed, or is sent.
+    /// Captures a packet as it is sent or processed.
     pub(crate) fn capture(&self, direction: Direction, packet: &HeldPacket, socket: &Socket) {
         let checksum = match packet.is_corrupt {
             true => Checksum::Wrong,
@@ -305,12 +305,12 @@ impl QpChaos {
             .capture(direction, packet.address, &packet.bytes, checksum, own);
     }
 
-    /// Keeps a packet for which there is no room.
+    /// Puts back an outbound packet for which the socket had no room.
     pub(crate) fn keep_outbound(&mut self, packet: HeldPacket) {
         self.outbound.put_back(packet);
     }
 
-    /// The next packet that has arrived by now. None arrives while bytes of a message become visible.
+    /// Returns the next inbound packet that is due; `None` while the bytes of a message are being placed.
     pub(crate) fn take_inbound(&mut self, now: Time) -> Option<HeldPacket> {
         match self.is_placing() {
             true => None,
@@ -318,14 +318,15 @@ impl QpChaos {
         }
     }
 
-    /// Whether bytes of a whole message are not in memory yet: nothing is acknowledged or completed.
+    /// Returns whether a complete message still has bytes to place, which holds back its acknowledgement and
+    /// completion.
     pub(crate) fn is_placing(&self) -> bool {
         self.placing
             .as_ref()
             .is_some_and(|placing| placing.late.has_begun())
     }
 
-    /// Decides about a packet that has arrived and whose turn it is, before the protocol sees it.
+    /// Decides what to do with an inbound packet that is due, before the protocol sees it.
     pub(crate) fn judge(&mut self, packet: &HeldPacket) -> Verdict {
         let Some(headers) = Headers::of(&packet.bytes, self.mtu) else {
             return Verdict::Pass;
@@ -386,7 +387,7 @@ impl QpChaos {
         verdict
     }
 
-    /// The memory that a packet is processed with.
+    /// Returns the memory with which a packet is processed.
     pub(crate) fn memory<'a>(
         &'a mut self,
         packet: &HeldPacket,
@@ -408,7 +409,7 @@ impl QpChaos {
         }
     }
 
-    /// What the next atomic finds, if another party is to have changed the word.
+    /// Returns the value that the next compare-and-swap finds, if a rule lets another party change the word.
     fn contend(&mut self) -> Option<u64> {
         let operation = self.atomics;
         self.atomics += 1;
@@ -423,7 +424,7 @@ impl QpChaos {
         None
     }
 
-    /// A packet was processed: if it was the last of its message, bytes become visible from now on.
+    /// Starts to place the bytes of a message once its last packet has been processed.
     pub(crate) fn processed(&mut self, now: Time, packet: &HeldPacket) {
         let Some(headers) = Headers::of(&packet.bytes, self.mtu) else {
             return;
@@ -439,7 +440,7 @@ impl QpChaos {
         }
     }
 
-    /// Makes bytes visible that are due; returns whether all of a message have just become so.
+    /// Places the bytes that are due; returns whether this completed a message.
     pub(crate) fn place(&mut self, now: Time, memory: &mut dyn Memory) -> bool {
         let placing = self.placing.as_mut();
         let is_over = placing.is_some_and(|placing| placing.late.place(now, memory));
@@ -449,8 +450,8 @@ impl QpChaos {
         is_over
     }
 
-    /// A request has completed. Returns whether the queue pair fails by it.
-    // Inlined, it would slow down queue pairs without faults.
+    /// Holds a completion as the rules say; returns whether the queue pair fails.
+    // Inlining this would slow down queue pairs without faults.
     #[cold]
     #[inline(never)]
     pub(crate) fn complete(&mut self, mut completion: Completion, is_silent: bool) -> bool {
@@ -506,7 +507,7 @@ impl QpChaos {
         fails
     }
 
-    /// The next completion that comes now. `has_failed`: the queue pair is in ERR.
+    /// Returns the next completion that is due. With `has_failed` the queue pair is in ERR.
     pub(crate) fn take_completion(&mut self, has_failed: bool) -> Option<Completion> {
         let now = self.now();
         loop {
@@ -518,7 +519,7 @@ impl QpChaos {
         }
     }
 
-    /// When it has something to do, by the clock of the device.
+    /// Returns the device time of the next fault timer.
     pub(crate) fn next(&self) -> Option<Time> {
         let placing = self.placing.as_ref();
         let inbound = match self.is_placing() {
@@ -534,7 +535,7 @@ impl QpChaos {
         times.into_iter().flatten().min()
     }
 
-    /// When the device has something to do.
+    /// Returns the time of the device's next fault timer.
     pub(crate) fn next_of_device(&self) -> Option<Time> {
         self.device_chaos()?.next(self.now())
     }
@@ -542,7 +543,7 @@ impl QpChaos {
 
 const MENDED: Fault = Fault::Corrupt { icrc: Icrc::Mended };
 
-/// Where the payload of a packet is, or the result of an atomic.
+/// Returns the range of a packet's payload, or of an atomic's result.
 fn payload(bytes: &[u8]) -> Range<usize> {
     let Ok(packet) = Packet::new(bytes) else {
         return 0..0;

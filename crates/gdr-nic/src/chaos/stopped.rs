@@ -1,13 +1,13 @@
-//! A process that stops itself for a while, or ends.
+//! Stopping or killing this process.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use gdr_process::lock::lock;
 
-/// Stops all threads of this process, which another process continues after a while.
+/// Stops all threads of this process with SIGSTOP; a child continues it after `lasting`.
 pub(super) fn stop(lasting: Duration) {
-    /// The end of one stop would not be seen in another.
+    /// Serializes stops, because the SIGCONT of one would end another early.
     static STOPPED: Mutex<()> = Mutex::new(());
     let _one = lock(&STOPPED);
     let this = std::process::id().cast_signed();
@@ -15,11 +15,13 @@ pub(super) fn stop(lasting: Duration) {
         tv_sec: libc::time_t::try_from(lasting.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: lasting.subsec_nanos().into(),
     };
-    // Not fork(2): the end of a child without a signal is nothing that the program could wait for.
-    // SAFETY: a child with a copy of the memory, as fork makes it; it makes system calls only, and leaves.
+    // Not fork(2), whose child the program's own wait(2) could reap: this child ends without a signal, so plain waits
+    // skip it.
+    // SAFETY: without `CLONE_VM` the child has its own copy of the memory, like fork(2); it only makes system calls and
+    // exits.
     match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
         0 => {
-            // SAFETY: system calls of numbers, and of a structure that lives.
+            // SAFETY: `pause` outlives the call; the other arguments are plain numbers.
             unsafe {
                 libc::nanosleep(&pause, std::ptr::null_mut());
                 libc::kill(this, libc::SIGCONT);
@@ -29,14 +31,14 @@ pub(super) fn stop(lasting: Duration) {
         // Without the child, nothing would continue the process.
         error if error < 0 => std::thread::sleep(lasting),
         _ => {
-            // SAFETY: a signal to this process.
+            // SAFETY: kill(2) takes no pointers.
             unsafe { libc::kill(this, libc::SIGSTOP) };
         }
     }
 }
 
-/// Ends this process at once.
+/// Kills this process with SIGKILL.
 pub(super) fn kill() {
-    // SAFETY: a signal to this process.
+    // SAFETY: kill(2) takes no pointers.
     unsafe { libc::kill(std::process::id().cast_signed(), libc::SIGKILL) };
 }

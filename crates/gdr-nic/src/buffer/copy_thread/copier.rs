@@ -20,22 +20,22 @@ use super::{GUARDS, PeerCopies, TRIAL, word_at};
 use crate::buffer::copy_stream::STREAMS;
 use crate::os::shorten_time_slice;
 
-/// The most time that the first copies of a GPU may take: more than any kernel that holds up the driver for
-/// a moment. Only the copy thread waits.
+/// The limit on the first copies of a GPU: longer than any kernel that blocks the driver temporarily. Only the copy
+/// thread waits.
 const TRIAL_LIMIT: Duration = Duration::from_secs(60);
-/// A stream lets go of the memory of its past copies each time this many were queued.
+/// A stream releases the memory of its past copies each time this many have been queued.
 const RELEASE_EVERY: u64 = 1024;
 
-/// The thread.
+/// Runs the copy thread.
 pub(super) fn serve(link: &Link, gpu: Gpu, peers: PeerCopies) {
     block_signals();
     use_driver(link, gpu, peers);
-    // Everything that belonged to the driver is released.
+    // All driver objects have been released.
     link.close();
 }
 
 fn use_driver(link: &Link, gpu: Gpu, peers: PeerCopies) {
-    // The engine waits for a copy from when this thread is woken.
+    // The engine's wait for a copy includes the wake-up of this thread.
     shorten_time_slice();
     let cuda = match ConcreteDriver::of(gpu.driver()) {
         ConcreteDriver::Cuda(cuda) => Some(cuda),
@@ -59,19 +59,19 @@ fn use_driver(link: &Link, gpu: Gpu, peers: PeerCopies) {
     }
 }
 
-/// What the thread has of the driver.
+/// The thread's driver objects.
 struct Copier {
     gpu: Gpu,
     streams: [Arc<Stream>; STREAMS],
     memory: Arc<HostBuffer>,
     peer_copies: PeerCopies,
-    /// What was opened of other processes.
+    /// The open memory of other processes.
     peers: HashMap<PeerId, Peer>,
-    /// Copies of it that were queued and not found to have ended, with the index of the stream.
+    /// Queued copies of it that are not known to have ended, with the index of their stream.
     incoming: Vec<(usize, IncomingProgress)>,
-    /// The index of the stream of the next one.
+    /// The index of the stream for the next one.
     next_stream: usize,
-    /// Whether no stream has work for other processes.
+    /// Set while no stream has work for other processes.
     is_settled: bool,
 }
 
@@ -81,7 +81,7 @@ struct Peer {
     progress: Arc<PeerProgress>,
 }
 
-/// Whether copies of other processes' memory can be made: older GPUs and drivers may not run the kernel.
+/// Returns whether the kernel that copies other processes' memory runs: older GPUs and drivers may not support it.
 fn try_guarded_copies(stream: &Stream, memory: &Arc<HostBuffer>) -> PeerCopies {
     let tried = GuardedCopy::new(memory, guard_at(INCOMING), 0, 0).and_then(|copy| {
         stream.queue_empty_guarded_copy(&copy)?;
@@ -103,7 +103,7 @@ fn try_guarded_copies(stream: &Stream, memory: &Arc<HostBuffer>) -> PeerCopies {
 impl Copier {
     fn new(link: &Link, gpu: Gpu, peers: PeerCopies) -> gdr_cuda::Result<Self> {
         const VALUE: u32 = 1;
-        // The engine may read it after the program has destroyed the context.
+        // Register with the host: the engine may read the memory after the program has destroyed the context.
         let memory = Arc::new(gpu.register_host(guard_at(INCOMING + 1))?);
         // The word of a ticket is at least 1, so 0 shows that nothing is complete.
         for slot in 0..=TRIAL {
@@ -125,7 +125,7 @@ impl Copier {
         };
         #[cfg(test)]
         lock(&link.streams).extend(streams.iter().cloned());
-        // This is the only place that sets it.
+        // Cannot fail: it is set only here.
         let _ = link.memory.set(Arc::clone(&memory));
         Ok(Self {
             gpu,
@@ -169,7 +169,7 @@ impl Copier {
         }
     }
 
-    /// Lets go of what idle streams have used.
+    /// Releases what idle streams have used.
     fn look(&mut self) -> gdr_cuda::Result<()> {
         self.incoming.retain(|(_, it)| !it.copy.has_ended());
         self.is_settled = true;
@@ -247,9 +247,9 @@ impl Copier {
         }
     }
 
-    /// Releases what it has of the driver, unless its context was destroyed: nothing of it may be used then.
+    /// Releases the driver objects, unless their context was destroyed, after which they must not be used.
     fn leave(self) {
-        // A stream that is busy belongs to a context that exists.
+        // A busy stream belongs to a context that still exists.
         let is_busy = |it: &gdr_cuda::Error| matches!(it, gdr_cuda::Error::Deadline { .. });
         let mut looks = self.streams.iter().map(|it| it.wait(Duration::ZERO));
         if looks.any(|look| look.is_err_and(|error| !is_busy(&error))) {
@@ -257,7 +257,7 @@ impl Copier {
         }
     }
 
-    /// Ends the queued copies: once this thread has ended, no thread looks at the streams.
+    /// Fails the queued copies: once this thread has ended, its streams are no longer checked.
     fn fail_incoming(&self) {
         let pending = |(_, progress): &&(usize, IncomingProgress)| !progress.copy.has_ended();
         for (stream, progress) in self.incoming.iter().filter(pending) {
@@ -269,7 +269,7 @@ impl Copier {
         }
     }
 
-    /// Queues a copy, and the word that says that it is complete.
+    /// Queues a copy, followed by the word that signals its completion.
     fn copy(&self, copy: &HandOver) -> gdr_cuda::Result<()> {
         let HandOver {
             source,
@@ -281,7 +281,7 @@ impl Copier {
         let (slot, word) = (word_at(copy.ticket.slot()), copy.ticket.word());
         let is_wanted = source.generation() == copy.generation && !source.is_lost();
         if !is_wanted || !source.look(*offset, *len) {
-            // Write the word all the same, because it frees the place in the ring.
+            // Write the word nevertheless, because it frees the place in the ring.
             return self.memory.store_u32(slot, word);
         }
         let stream = &self.streams[(copy.ticket.0 % STREAMS as u64) as usize];
@@ -296,7 +296,7 @@ impl Copier {
         }
         stream.queue_flag(&self.memory, slot, word)?;
         if copy.ticket.0 % RELEASE_EVERY < STREAMS as u64 {
-            // The result does not matter, as the stream may be busy.
+            // Ignore the result: the stream may be busy.
             let _ = stream.wait(Duration::ZERO);
         }
         Ok(())

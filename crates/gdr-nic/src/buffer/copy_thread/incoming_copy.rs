@@ -10,21 +10,20 @@ use super::peer_memory::PeerId;
 use super::{CopyThread, GUARDS};
 use crate::buffer::read_source::SourceId;
 
-/// How many copies can be handed over and not ended.
+/// The maximum number of copies in flight.
 pub(super) const INCOMING: usize = 64;
 
-/// How far a copy is.
+/// The state of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IncomingState {
     InProgress,
     /// All bytes are in the memory.
     Complete,
-    /// It was not made whole, and writes nothing any more, unless the memory was freed or the context destroyed
-    /// meanwhile.
+    /// The copy is incomplete, and writes nothing more, unless the memory was freed or the context destroyed meanwhile.
     Failed,
 }
 
-/// A copy that was handed over to the copy thread, which goes on for as long as this value exists.
+/// A copy handed over to the copy thread; dropping it cancels the copy.
 #[derive(Debug)]
 pub(crate) struct IncomingCopy {
     pub(super) progress: IncomingProgress,
@@ -32,22 +31,22 @@ pub(crate) struct IncomingCopy {
 }
 
 impl IncomingCopy {
-    /// Looks at words in page-locked memory: no call of the driver, and no lock.
+    /// Returns the state of the copy, from words in page-locked memory: no driver call and no lock.
     pub(crate) fn state(&self) -> IncomingState {
         self.progress.state()
     }
 
-    /// Whether the copy thread and the GPU have come to it, also if it was given up before.
+    /// Returns whether the copy thread and the GPU are done with it, also if it was cancelled before.
     pub(crate) fn has_ended(&self) -> bool {
         self.progress.copy.has_ended()
     }
 
-    /// How many copies of its thread have ended: where that grows, this one waits for its turn only.
+    /// Returns how many copies of its thread have ended. While that number grows, this copy only waits for its turn.
     pub(crate) fn ended_of_thread(&self) -> u64 {
         self.thread.ended_incoming()
     }
 
-    /// Gives it up, and returns how far it is: what has begun to write ends soon.
+    /// Cancels the copy and returns its state: a copy that has begun to write ends soon.
     pub(crate) fn cancel(&self) -> IncomingState {
         self.progress.copy.cancel();
         self.state()
@@ -61,18 +60,18 @@ impl Drop for IncomingCopy {
     }
 }
 
-/// What the engine and the copy thread know of a copy.
+/// The state of a copy that the engine and the copy thread share.
 #[derive(Clone, Debug)]
 pub(super) struct IncomingProgress {
     pub(super) copy: GuardedCopy,
-    /// Set where the words of the copy do not say it.
+    /// Set for a failure that the words of the copy do not show.
     has_failed: Arc<AtomicBool>,
 }
 
 impl IncomingProgress {
     pub(super) fn state(&self) -> IncomingState {
         match self.copy.state() {
-            // Check this first, because the words of such a copy may say forever that it is in progress.
+            // Check this first: the words of such a copy may show it in progress forever.
             _ if self.has_failed.load(Ordering::Acquire) => IncomingState::Failed,
             GuardedState::InProgress => IncomingState::InProgress,
             GuardedState::Complete => IncomingState::Complete,
@@ -96,14 +95,14 @@ pub(super) struct IncomingWork {
     pub(super) progress: IncomingProgress,
 }
 
-/// The copies that were handed over last: the engine's side.
+/// The engine's side of the copies that were handed over last.
 #[derive(Debug)]
 pub(super) struct IncomingCopies {
     count: u64,
     last: [Option<(SourceId, IncomingProgress)>; INCOMING],
 }
 
-/// The offset of the words of a copy.
+/// Returns the offset of a slot's words.
 pub(super) const fn guard_at(slot: usize) -> usize {
     GUARDS + slot * GuardedCopy::LEN
 }
@@ -116,7 +115,7 @@ impl IncomingCopies {
         }
     }
 
-    /// Begins a copy of `len` bytes, if another one can be made now.
+    /// Begins a copy of `len` bytes, if a slot is free.
     pub(super) fn begin(
         &mut self,
         memory: &Arc<HostBuffer>,
@@ -125,7 +124,7 @@ impl IncomingCopies {
     ) -> Option<IncomingProgress> {
         let slot = (self.count % INCOMING as u64) as usize;
         let last = &mut self.last[slot];
-        // Until the previous copy has ended, the words of the slot belong to it.
+        // The words of a slot belong to its previous copy until that has ended.
         if last.as_ref().is_some_and(|(_, it)| !it.copy.has_ended()) {
             return None;
         }
@@ -139,13 +138,13 @@ impl IncomingCopies {
         Some(progress)
     }
 
-    /// How many have ended.
+    /// Returns how many copies have ended.
     pub(super) fn ended(&self) -> u64 {
         let all = self.last.iter().flatten();
         self.count - all.filter(|(_, it)| !it.copy.has_ended()).count() as u64
     }
 
-    /// Gives up the copies into `memory`; returns those that have begun to write.
+    /// Cancels the copies into `memory`; returns those that have begun to write.
     pub(super) fn end(&self, memory: SourceId) -> Vec<IncomingProgress> {
         let all = self.last.iter().flatten();
         let of_memory = all.filter(|(into, _)| *into == memory);

@@ -11,7 +11,7 @@ use crate::buffer::read_source::{ReadSource, SourceId};
 pub(in crate::buffer) enum IncomingTarget {
     /// Memory of a GPU.
     Device(Arc<ReadSource>),
-    /// Memory of the host, which its driver keeps as long as this value.
+    /// Page-locked host memory, kept alive by this value.
     Host(SourceId, Arc<HostBuffer>),
 }
 
@@ -23,7 +23,7 @@ impl IncomingTarget {
         }
     }
 
-    /// Whether the memory was freed.
+    /// Returns whether the memory was freed.
     pub(super) fn is_lost(&self) -> bool {
         match self {
             Self::Device(source) => source.is_lost(),

@@ -1,4 +1,4 @@
-//! What the engine and the copy thread have in common.
+//! State shared by the engine and the copy thread.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -20,12 +20,12 @@ use crate::buffer::read_ahead::Ticket;
 use crate::buffer::read_source::ReadSource;
 use crate::os::has_several_cpus;
 
-/// How long the copy thread looks for work before it sleeps: the time of the next packets of a message.
+/// How long the copy thread polls for work before it sleeps: the time to the next packets of a message.
 const LOOK: Duration = Duration::from_micros(300);
-/// How long the copy thread sleeps, at most, between looks at streams that have work for other processes.
+/// The maximum sleep between checks of streams that have work for other processes.
 const NEXT_LOOK: Duration = Duration::from_millis(20);
 
-/// A copy that was handed over.
+/// A copy of registered memory that was handed over.
 #[derive(Debug)]
 pub(super) struct HandOver {
     pub(super) source: Arc<ReadSource>,
@@ -36,7 +36,7 @@ pub(super) struct HandOver {
     pub(super) ticket: Ticket,
 }
 
-/// What the copy thread is to do.
+/// A job for the copy thread.
 #[derive(Debug)]
 pub(super) enum Job {
     Read(HandOver),
@@ -53,12 +53,12 @@ pub(super) enum Job {
 }
 
 impl Job {
-    /// Whether the engine waits for it for no longer than a copy takes.
+    /// Returns whether this is a copy, for which the engine waits no longer than a copy takes.
     pub(super) fn is_copy(&self) -> bool {
         matches!(self, Self::Read(_) | Self::Incoming(_))
     }
 
-    /// Fails it, as no thread does it.
+    /// Fails the job, because no thread will do it.
     fn refuse(self) {
         match self {
             Self::Incoming(copy) => copy.progress.fail(),
@@ -68,26 +68,26 @@ impl Job {
     }
 }
 
-/// What the copy thread goes on with.
+/// The copy thread's next step.
 pub(super) enum Next {
     Job(Job),
-    /// There was no job for [`NEXT_LOOK`].
+    /// Check the streams: there was no job for [`NEXT_LOOK`].
     Look,
     End,
 }
 
-/// What the engine and the copy thread have in common.
+/// The state shared by the engine and the copy thread.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     work: Mutex<Work>,
     wake: Condvar,
-    /// Set when work is added to an empty queue, so that a look at it needs no lock.
+    /// Set while there may be work, so that polling needs no lock.
     has_work: AtomicBool,
-    /// The ring, followed by a word for each slot. Set once copies can be made.
+    /// The ring, followed by a word for each slot; set once copies can be made.
     pub(super) memory: OnceLock<Arc<HostBuffer>>,
     /// Set when no more copies can be made.
     pub(super) has_failed: AtomicBool,
-    /// Stands for a lock of the driver.
+    /// Simulates a lock of the driver.
     #[cfg(test)]
     pub(super) driver: Mutex<()>,
     #[cfg(test)]
@@ -96,13 +96,13 @@ pub(super) struct Link {
 
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// Copies, which go first: the driver takes longer to open and to close memory than the engine waits.
+    /// Copies, which have priority: opening and closing memory takes the driver longer than the engine waits.
     copies: VecDeque<Job>,
     others: VecDeque<Job>,
     is_blocked: bool,
-    /// The engine's side was dropped, or the thread has ended.
+    /// Set once the engine's side was dropped, or the thread has ended.
     has_ended: bool,
-    /// The thread has nothing of the driver any more.
+    /// Set once the thread has released its driver objects.
     has_left: bool,
 }
 
@@ -117,7 +117,7 @@ impl Work {
 }
 
 impl Link {
-    /// Hands a job over; returns whether a thread takes it.
+    /// Hands over a job; returns whether a thread will do it.
     pub(super) fn push(&self, job: Job) -> bool {
         let mut work = lock(&self.work);
         if work.has_ended {
@@ -137,7 +137,7 @@ impl Link {
         true
     }
 
-    /// The thread has ended.
+    /// Marks the thread as ended, and fails its jobs.
     pub(super) fn close(&self) {
         let mut work = lock(&self.work);
         work.has_ended = true;
@@ -148,15 +148,15 @@ impl Link {
         waiting.for_each(Job::refuse);
     }
 
-    /// Whether the word of a copy is there.
+    /// Returns whether the word of a copy has been written.
     pub(super) fn is_complete(&self, ticket: Ticket) -> bool {
         let memory = self.memory.get();
         let word = memory.and_then(|memory| memory.load_u32(word_at(ticket.slot())).ok());
-        // Compare the difference, because the values of a slot wrap around.
+        // Compare by difference, because the values of a slot wrap around.
         word.is_some_and(|word| word.wrapping_sub(ticket.word()).cast_signed() >= 0)
     }
 
-    /// Ends the thread, unless another thread holds the lock; returns whether it did not.
+    /// Asks the thread to end, unless another thread holds the lock; returns whether it was free.
     pub(super) fn try_end(&self) -> bool {
         let Some(mut work) = try_lock(&self.work) else {
             return false;
@@ -166,16 +166,17 @@ impl Link {
         true
     }
 
-    /// Whether the thread has ended and released what it had of the driver. Not while another thread holds the lock.
+    /// Returns whether the thread has ended and released its driver objects; `false` while another thread holds the
+    /// lock.
     pub(super) fn has_left(&self) -> bool {
         try_lock(&self.work).is_some_and(|work| work.has_left)
     }
 
-    /// Waits for the next job; `is_settled` says that no looks at streams are necessary meanwhile.
+    /// Waits for the next job. With `is_settled`, the streams need no checks meanwhile.
     pub(super) fn next(&self, is_settled: bool) -> Next {
         let start = Instant::now();
-        // A thread that yields its only CPU gets it back after the time slices of those that compute; one that sleeps
-        // is woken before them.
+        // On a single CPU, do not poll: a thread that yields gets the CPU back only after the time slices of computing
+        // threads, while one that sleeps is woken before them.
         let looks = has_several_cpus();
         while looks && !self.has_work.load(Ordering::Acquire) && start.elapsed() < LOOK {
             thread::yield_now();
@@ -186,8 +187,7 @@ impl Link {
                 return Next::End;
             }
             if let Some(job) = work.pop() {
-                // With the lock held, as `push` sets it. Otherwise it could deny a job that was
-                // added in between.
+                // Clear it with the lock held, as `push` sets it: otherwise a job added in between could be hidden.
                 self.has_work.store(work.has_jobs(), Ordering::Relaxed);
                 return Next::Job(job);
             }
@@ -201,7 +201,7 @@ impl Link {
             let (locked, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
             work = locked;
             work.is_blocked = false;
-            // A job, or the end, may have come together with the time-out.
+            // A job, or the end, may have arrived together with the timeout.
             if timeout.timed_out() && !work.has_jobs() && !work.has_ended {
                 return Next::Look;
             }

@@ -10,14 +10,14 @@ use gdr_process::ProcessBound;
 
 use super::link::{Job, Link};
 
-/// How far memory of another process is.
+/// The state of another process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerState {
     /// The copy thread has not opened it yet.
     Pending,
-    /// Copies of it can be begun.
+    /// Copies can be queued.
     Ready,
-    /// It cannot be opened, or a copy of it could not be queued.
+    /// The memory cannot be opened, or a copy of it could not be queued.
     Refused,
 }
 
@@ -47,7 +47,7 @@ impl PeerProgress {
     }
 }
 
-/// Names memory of another process in this one; no other one has it, also later.
+/// Identifies memory of another process within this one; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PeerId(u64);
 
@@ -58,8 +58,8 @@ impl PeerId {
     }
 }
 
-/// GPU memory of another process, from [`CopyThread::import`](super::CopyThread::import). After the last clone is
-/// dropped the copy thread closes it, as soon as the copies that were begun are complete.
+/// GPU memory of another process, from [`CopyThread::import`](super::CopyThread::import). The copy thread closes it
+/// after the last clone is dropped and the copies in flight are complete.
 #[derive(Clone)]
 pub(crate) struct PeerMemory(Arc<ProcessBound<Peer>>);
 
@@ -106,25 +106,25 @@ impl PeerMemory {
         self.0.id
     }
 
-    /// Whether copies of it can be begun.
+    /// Returns whether the memory is open yet.
     pub(crate) fn state(&self) -> PeerState {
         self.0.progress.get()
     }
 
-    /// What the other process exported.
+    /// Returns the other process's export.
     #[cfg(test)]
     pub(crate) fn export(&self) -> &DeviceExport {
         &self.0.export
     }
 
-    /// Whether the thread of `link` opens it.
+    /// Returns whether the thread of `link` opens it.
     pub(super) fn is_of(&self, link: &Arc<Link>) -> bool {
         self.0.link.as_ptr() == Arc::as_ptr(link)
     }
 
-    /// The offset of `len` bytes at `address` of the other process.
+    /// Returns the offset of `len` bytes at `address` of the other process; `None` if they are out of range.
     pub(super) fn offset_of(&self, address: u64, len: u64) -> Option<u64> {
-        // The address is from the other process, and its end may overflow.
+        // The address comes from the other process, so its end may overflow.
         let offset = address.checked_sub(self.0.export.base().get())?;
         let end = offset.checked_add(len)?;
         (end <= self.0.export.len()).then_some(offset)
@@ -133,7 +133,7 @@ impl PeerMemory {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // A thread that has ended has closed it.
+        // A thread that has ended has closed the memory.
         if let Some(link) = self.link.upgrade() {
             link.push(Job::Close { id: self.id });
         }

@@ -26,13 +26,13 @@ struct Setup {
     thread: CopyThread,
 }
 
-/// The bytes at an offset.
+/// Returns the bytes at an offset.
 fn pattern(offset: u64, len: usize) -> Vec<u8> {
     let byte = |at: u64| (at / 7 + at / PACKET as u64) as u8;
     (offset..offset + len as u64).map(byte).collect()
 }
 
-/// A buffer with the pattern, and a copy thread that is ready.
+/// Returns a buffer with the pattern, and a copy thread that is ready.
 fn setup(limit: Duration) -> Setup {
     setup_on(SimDriver::new(1), limit)
 }
@@ -126,7 +126,7 @@ impl Setup {
         len
     }
 
-    /// How many copies were handed over.
+    /// Returns how many copies were handed over.
     fn handed(&self) -> u64 {
         lock(&self.thread.0.ahead).copies().next
     }

@@ -39,7 +39,7 @@ impl Ends {
         }
     }
 
-    /// Their memory, which is open.
+    /// Returns their memory, which is open.
     fn peer(&self) -> PeerMemory {
         let peer = self
             .thread
@@ -53,7 +53,7 @@ impl Ends {
         self.buffer.begin_copy_from(AT, peer, from, MESSAGE)
     }
 
-    /// Whether the message is there; else the memory is untouched.
+    /// Returns whether the message is there; else the memory is untouched.
     fn has_message(&self) -> bool {
         let mut bytes = vec![0; LEN];
         self.memory.read(0, &mut bytes).unwrap();
