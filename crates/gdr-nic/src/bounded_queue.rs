@@ -13,7 +13,7 @@ use gdr_udp::Deadline;
 /// What a lost entry means for waiting threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// After the stored entries have been taken, every wait ends at once.
+    /// Once the stored entries have been taken, every wait ends at once.
     Fatal,
     /// Later entries are stored as soon as there is room.
     Tolerated,
@@ -24,9 +24,9 @@ pub enum Loss {
 pub enum Pushed {
     /// The entry was stored.
     Stored,
-    /// The entry was lost, and is the first one to be.
+    /// The entry was lost, the first since the queue was created.
     FirstLost,
-    /// The entry was lost, like others before.
+    /// The entry was lost, as others were before.
     Lost,
 }
 
@@ -36,9 +36,9 @@ pub struct BoundedQueue<T> {
     loss: Loss,
     entries: Mutex<Entries<T>>,
     arrived: Condvar,
-    /// The number of entries, which can be read without the lock.
+    /// The number of entries, readable without the lock.
     len: AtomicUsize,
-    /// The number of lost entries, which only changes while the lock is held.
+    /// The number of lost entries, which changes only while the lock is held.
     lost: AtomicU64,
 }
 
@@ -69,7 +69,7 @@ impl<T: Copy> BoundedQueue<T> {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Changes the capacity, unless there are more entries. Returns whether it did.
+    /// Changes the capacity, unless the queue holds more entries now. Returns whether it did.
     pub fn resize(&self, capacity: usize) -> bool {
         let entries = lock(&self.entries);
         let fits = entries.queue.len() <= capacity;
@@ -79,12 +79,12 @@ impl<T: Copy> BoundedQueue<T> {
         fits
     }
 
-    /// Adds an entry, which is lost if there is no room.
+    /// Adds an entry; if the queue is full, the entry is lost.
     pub fn push(&self, entry: T) -> Pushed {
         let mut entries = lock(&self.entries);
         if entries.queue.len() >= self.capacity() {
             let before = self.lost.fetch_add(1, Ordering::Release);
-            // Wake all threads, because after a fatal loss every wait ends.
+            // Wake all threads: after a fatal loss every wait ends.
             self.arrived.notify_all();
             return match before {
                 0 => Pushed::FirstLost,
@@ -92,9 +92,9 @@ impl<T: Copy> BoundedQueue<T> {
             };
         }
         entries.queue.push_back(entry);
-        // Stored with the lock held, so that an older length never overwrites a newer one.
+        // Store with the lock held, so that an older length never overwrites a newer one.
         self.len.store(entries.queue.len(), Ordering::Release);
-        // Without a sleeper, the wake-up would be a wasted system call.
+        // Skip the wake-up system call if no thread sleeps.
         if entries.sleepers > 0 {
             self.arrived.notify_one();
         }
@@ -121,7 +121,7 @@ impl<T: Copy> BoundedQueue<T> {
         }
         let mut entries = lock(&self.entries);
         let count = most.min(entries.queue.len());
-        // Mostly there are only a few, for which `drain` would take longer.
+        // `drain` would be slower for the usual few entries.
         for entry in iter::from_fn(|| entries.queue.pop_front()).take(count) {
             take(entry);
         }
@@ -143,7 +143,7 @@ impl<T: Copy> BoundedQueue<T> {
 
     /// Returns how many entries were lost, as far as this thread has seen.
     pub fn lost(&self) -> u64 {
-        // Read without the lock, because each poll that finds no entry asks.
+        // Read without the lock: every poll that finds no entry asks.
         self.lost.load(Ordering::Acquire)
     }
 

@@ -48,7 +48,7 @@ impl CompletionQueue {
         self.entries.number()
     }
 
-    /// Sets the [`time`](Completion::time) of each completion from here on, from the system's monotonic clock.
+    /// Sets the [`time`](Completion::time) of each completion from now on, from the system's monotonic clock.
     pub fn take_times(&self) {
         self.entries.take_times();
     }

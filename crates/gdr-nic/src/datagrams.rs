@@ -13,8 +13,8 @@ use crate::service::Service;
 use crate::shard::transport::Transport;
 use crate::types::Domain;
 
-/// The service of unreliable datagrams (UD): a [`QueuePair<Datagrams>`](QueuePair) sends messages of one
-/// packet to any other of its kind, and receives from any host.
+/// The service of unreliable datagrams (UD): a [`QueuePair<Datagrams>`](QueuePair) sends single-packet messages to any
+/// other UD queue pair, and receives from any host.
 ///
 /// A header of 40 bytes precedes each received message ([`Grh`](gdr_roce::wire::Grh)). A request whose address is
 /// not of the device's address family is not sent.
@@ -99,9 +99,9 @@ impl QueuePair<Datagrams> {
         })
     }
 
-    /// Attaches the queue pair to a multicast group: in every state that receives, it gets what is sent to the group and
-    /// [`Qpn::MULTICAST`](gdr_roce::Qpn::MULTICAST) with its queue key, including what this host and the queue pair
-    /// itself send.
+    /// Attaches the queue pair to a multicast group: in every state that receives, it gets datagrams sent to the group
+    /// and [`Qpn::MULTICAST`](gdr_roce::Qpn::MULTICAST) with its queue key, including those sent by this host and by
+    /// the queue pair itself.
     ///
     /// # Errors
     /// [`SocketError::NotMulticast`](crate::SocketError::NotMulticast),
@@ -115,7 +115,7 @@ impl QueuePair<Datagrams> {
         groups.attach(self.qpn(), group)
     }
 
-    /// Reverses [`QueuePair::attach_multicast`]: once this has returned, nothing that is sent to the group arrives.
+    /// Reverses [`QueuePair::attach_multicast`]: once this has returned, no datagram sent to the group arrives.
     ///
     /// # Errors
     /// [`Error::NotAttached`](crate::Error::NotAttached), [`Error::ForkedChild`](crate::Error::ForkedChild).

@@ -1,4 +1,4 @@
-//! What the shards of a device have in common.
+//! State shared by the shards of a device.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,20 +21,20 @@ use crate::shard::srq_context::SrqContext;
 use crate::types::{AsyncEvent, SoftOptions};
 use crate::wire::memory::RingRequests;
 
-/// How many asynchronous events are kept until they are taken.
+/// The maximum number of asynchronous events kept until they are taken.
 pub(crate) const EVENTS: usize = 1024;
 
 /// A function that is called for each asynchronous event. It may run while the engine is locked, so it must neither
 /// call the engine nor wait.
 pub type OnEvent = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 
-/// What the shards of a device have in common.
+/// The state that the shards of a device share.
 pub(crate) struct DeviceState {
     /// The process that owns the sockets and the threads.
     pub(crate) origin: ProcessId,
     pub(crate) clock: Clock,
     pub(crate) regions: Arc<RegionTable>,
-    /// The events that wait to be taken, unless a front end receives them at once.
+    /// Events not yet taken, unless a front end receives them at once.
     pub(crate) events: BoundedQueue<AsyncEvent>,
     on_event: Option<OnEvent>,
     pub(crate) busy_poll: Duration,
@@ -49,9 +49,9 @@ pub(crate) struct DeviceState {
     /// Where engines request rings to devices on this host, if the device uses rings.
     pub(crate) ring_requests: OnceLock<RingRequests>,
     pub(crate) send_limit: SendLimit,
-    /// The faults that the scenario has for this device.
+    /// The device's fault injection, under a scenario.
     pub(crate) chaos: Option<DeviceChaos>,
-    /// Why a socket has failed, after which no shard moves bytes.
+    /// The reason why a socket failed, after which no shard moves bytes.
     failure: OnceLock<String>,
 }
 
@@ -142,7 +142,7 @@ impl DeviceState {
         }
     }
 
-    /// Returns why the device failed, if it did.
+    /// Returns the reason why the device failed, if it did.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }

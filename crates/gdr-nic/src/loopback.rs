@@ -44,8 +44,7 @@ pub(crate) fn connect(pair: &QueuePair<Connection>, other: &QueuePair<Connection
     connect_to(pair, peer, other, (AckTimeout::new(14), RetryCount::new(7)))
 }
 
-/// Connects a queue pair to a peer that has the number of another one, with this timeout and this many
-/// retries.
+/// Connects a queue pair to a peer with the number of another one, with this timeout and retry count.
 pub(crate) fn connect_to(
     pair: &QueuePair<Connection>,
     peer: Peer,

@@ -31,11 +31,11 @@ pub struct MemoryWindow {
     device: Arc<DeviceShards>,
     domain: Domain,
     state: Arc<WindowState>,
-    /// Its key before it is bound for the first time.
+    /// The key before the first bind.
     key: u32,
     /// Reserves that key until a request binds the window. It permits no access.
     first: Option<TableEntry>,
-    /// What it is bound to, or will be when a request is executed.
+    /// The current binding, and those prepared for requests that were not executed yet.
     bindings: Vec<TableEntry>,
 }
 
@@ -52,7 +52,7 @@ impl MemoryWindow {
         })
     }
 
-    /// Returns its key before it is bound for the first time.
+    /// Returns the key before the first bind.
     pub fn key(&self) -> u32 {
         self.key
     }

@@ -1,4 +1,4 @@
-//! Multicast groups: the queue pairs that are attached to each, and the thread that receives for them.
+//! Multicast groups: the queue pairs attached to each group, and the thread that receives for them.
 //!
 //! A datagram to a group does not name a queue pair, and arrives at the group's socket, so the path of other packets
 //! need not check for it. A thread, which is started with the first attachment, copies it to all attached queue pairs.
@@ -28,7 +28,7 @@ use crate::types::Counters;
 pub const MOST_GROUPS: usize = 256;
 /// The maximum number of queue pairs attached to a group.
 pub const MOST_ATTACHED: usize = 64;
-/// How many datagrams of a group are received before the next group has its turn.
+/// The number of datagrams received from one group before the next group has its turn.
 const RECEIVES: usize = 64;
 
 /// The multicast groups of a device. The thread ends when this is dropped.
@@ -38,15 +38,15 @@ pub(crate) struct MulticastGroups {
     thread: Option<EndingThread>,
 }
 
-/// What the thread shares with threads that attach queue pairs.
+/// State shared by the thread and the threads that attach queue pairs.
 struct Shared {
     local: SocketAddr,
     engines: Vec<Arc<SharedEngine>>,
     /// Locked before an engine.
     groups: Mutex<BTreeMap<IpAddr, Group>>,
-    /// What was received.
+    /// Counters of received datagrams.
     counters: Mutex<Counters>,
-    /// The sockets of the groups, and what wakes the thread.
+    /// The epoll instance of the groups' sockets and the wake-up event.
     readiness: OwnedFd,
     notify: OwnedFd,
     is_stopped: AtomicBool,
@@ -83,12 +83,12 @@ impl MulticastGroups {
         })
     }
 
-    /// Returns counters of what was received from groups.
+    /// Returns counters of the datagrams received from groups.
     pub(crate) fn counters(&self) -> Counters {
         *lock(&self.shared.counters)
     }
 
-    /// Lets a queue pair receive what is sent to a group. Does nothing if it already does.
+    /// Attaches a queue pair to a group. Does nothing if it is already attached.
     pub(crate) fn attach(&self, qpn: Qpn, group: IpAddr) -> Result<()> {
         let mut groups = lock(&self.shared.groups);
         if let Some(group) = groups.get_mut(&group) {
@@ -113,7 +113,7 @@ impl MulticastGroups {
         Ok(())
     }
 
-    /// Reverses [`MulticastGroups::attach`]: once this has returned, nothing is received.
+    /// Reverses [`MulticastGroups::attach`]: once this has returned, the queue pair receives nothing from the group.
     pub(crate) fn detach(&self, qpn: Qpn, group: IpAddr) -> Result<()> {
         let mut groups = lock(&self.shared.groups);
         let found = groups.get_mut(&group).ok_or(Error::NotAttached)?;
@@ -160,7 +160,7 @@ impl Shared {
         let mut ready = Vec::with_capacity(MOST_GROUPS);
         while !self.is_stopped.load(Ordering::Acquire) {
             ready.clear();
-            // The end of the thread is signalled by an event, too.
+            // The thread is asked to end by an event, too.
             match epoll::wait(&self.readiness, spare_capacity(&mut ready), None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
@@ -223,7 +223,7 @@ impl Drop for MulticastGroups {
     fn drop(&mut self) {
         let thread = self.thread.take();
         if !self.origin.is_current() {
-            // The thread is the parent's, and so is the eventfd that wakes it.
+            // The thread belongs to the parent, and so does the eventfd that wakes it.
             thread.into_iter().for_each(EndingThread::forget);
             return;
         }

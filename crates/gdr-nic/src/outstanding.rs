@@ -1,4 +1,4 @@
-//! Requests that are posted and not yet complete.
+//! Outstanding work requests.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -13,9 +13,9 @@ pub struct Outstanding<K, T> {
     pub number: u64,
     /// The program's identifier.
     pub id: WrId,
-    /// What must live at least as long as the request.
+    /// A value that must outlive the request.
     pub retained: K,
-    /// What must be known when the request completes.
+    /// Details needed when the request completes.
     pub detail: T,
 }
 
@@ -40,7 +40,7 @@ impl<K, T> OutstandingQueue<K, T> {
         self.0.push_back(request);
     }
 
-    /// Keeps this until the request that was added last is complete.
+    /// Keeps `retained` until the request that was added last completes.
     pub fn retain(&mut self, retained: K) {
         if let Some(last) = self.0.back_mut() {
             last.retained = retained;
@@ -66,7 +66,7 @@ impl<K, T> OutstandingQueue<K, T> {
     /// last. An unknown number removes nothing.
     pub fn complete(&mut self, number: u64) -> impl Iterator<Item = Outstanding<K, T>> {
         let mut ended = match self.0.front() {
-            // It is nearly always the first one, for which a search would take longer.
+            // It is nearly always the first one; skip the search.
             Some(first) if first.number == number => 1,
             _ => match self
                 .0
@@ -76,14 +76,14 @@ impl<K, T> OutstandingQueue<K, T> {
                 Err(_) => 0,
             },
         };
-        // Mostly there is a single request, for which `drain` would take longer.
+        // `drain` would be slower for the usual single request.
         iter::from_fn(move || {
             ended = ended.checked_sub(1)?;
             self.0.pop_front()
         })
     }
 
-    /// Removes only the request with this number, because requests in a shared queue complete in any order.
+    /// Removes only the request with this number: requests in a shared queue complete in any order.
     pub fn remove(&mut self, number: u64) -> Option<Outstanding<K, T>> {
         let index = self
             .0

@@ -13,35 +13,35 @@ use gdr_udp::{
     SentFrame, Spread,
 };
 
-/// How many frames one poll receives.
+/// The maximum number of frames received by one poll.
 const RECEIVES: usize = 64;
-/// How many frames one queue pair sends before the next one sends.
+/// The number of frames that one queue pair sends before the next one has its turn.
 const SENDS: usize = 64;
 
-/// The raw packets of an engine.
+/// The raw-packet state of an engine.
 #[derive(Default)]
 pub(crate) struct PacketPort {
     flows: FlowTable,
-    /// The queue pairs whose frames are spread over others, by number.
+    /// The spreads of queue pairs whose frames are distributed over others, by queue pair number.
     spreads: IntMap<Spread>,
-    /// What the interface receives for the flows.
+    /// The memberships that make the interface receive what the flows need.
     memberships: Vec<Membership>,
-    /// Queue pairs whose next frame waits for room in the socket.
+    /// The queue pairs whose next frame waits for room in the socket.
     waiting: Vec<u32>,
-    /// Frames that were sent, and that the interface itself receives; at most [`RECEIVES`].
+    /// Sent frames that the interface itself receives; at most [`RECEIVES`].
     looped: Vec<Vec<u8>>,
-    /// Room for one frame.
+    /// A buffer for one frame.
     room: Vec<u8>,
 }
 
-/// What happened to the frames of a queue pair.
+/// The outcome of sending a queue pair's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SentFrames {
-    /// All were sent.
+    /// All frames were sent.
     All,
-    /// There may be more.
+    /// There may be more frames to send.
     More,
-    /// The next one waits for room in the socket.
+    /// The next frame waits for room in the socket.
     Blocked,
 }
 
@@ -51,7 +51,7 @@ impl PacketPort {
         !self.flows.is_empty()
     }
 
-    /// Returns whether frames that were sent wait to be received, in which case there are flows.
+    /// Returns whether looped-back frames wait to be received, in which case there are flows.
     pub(crate) fn has_looped(&self) -> bool {
         !self.looped.is_empty()
     }
@@ -61,7 +61,7 @@ impl PacketPort {
         !self.waiting.is_empty()
     }
 
-    /// Lets a queue pair receive the frames of a flow.
+    /// Adds a flow, whose frames the queue pair receives from now on.
     pub(crate) fn add_flow(
         &mut self,
         socket: &PacketSocket,
@@ -99,7 +99,7 @@ impl PacketPort {
         self.narrow(socket);
     }
 
-    /// Spreads the frames of a queue pair's flows over others from here on.
+    /// Distributes the frames of a queue pair's flows over others from now on.
     pub(crate) fn spread(&mut self, qpn: Qpn, spread: Spread) {
         self.spreads.insert(qpn.get(), spread);
     }
@@ -121,7 +121,7 @@ impl PacketPort {
     fn apply_memberships(&mut self, socket: &PacketSocket) -> io::Result<()> {
         let wanted = self.flows.memberships();
         let mut result = Ok(());
-        // What cannot be left stays in the list, so that it is left later.
+        // A membership that cannot be dropped stays in the list, to be retried later.
         self.memberships.retain(|membership| {
             if wanted.contains(membership) {
                 return true;
@@ -157,8 +157,8 @@ impl PacketPort {
             let frame = match socket.receive(&mut self.room) {
                 Ok(Some(frame)) => &*frame,
                 Ok(None) => break,
-                // The interface went down, which is reported once, or a frame had a kind that
-                // the kernel cannot describe.
+                // The interface went down, which the socket reports once, or the kernel cannot describe the kind of a
+                // frame.
                 Err(error) => {
                     tracing::debug!(%error, "receiving a frame failed");
                     break;
@@ -182,7 +182,7 @@ impl PacketPort {
         };
         self.make_room();
         for _ in 0..SENDS {
-            // The next poll receives what loops back, which must not grow without bound until then.
+            // Looped-back frames are received by the next poll; limit how many can accumulate until then.
             if self.looped.len() >= RECEIVES {
                 break;
             }
@@ -223,7 +223,7 @@ impl PacketPort {
         SentFrames::More
     }
 
-    /// Returns the queue pairs whose next frame waited for room in the socket.
+    /// Takes the queue pairs whose next frame waited for room in the socket.
     pub(crate) fn take_waiting(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.waiting)
     }

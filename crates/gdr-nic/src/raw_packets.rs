@@ -78,7 +78,7 @@ impl Device {
             return Err(Error::Foreign(Foreign::SharedReceiveQueue));
         }
         let parts = queues.parts(self, domain, capabilities)?;
-        // The packet socket of a device belongs to one engine.
+        // One engine owns the packet socket of a device.
         let shard = self.shards().first();
         shard.socket().open_packets()?;
         let qpn = shard.create_qp(parts, |qpn, capabilities, _| {
@@ -122,8 +122,8 @@ impl QueuePair<RawPackets> {
             .advance_qp::<RawPackets>(self.qpn(), to, change)
     }
 
-    /// Spreads the frames of its flows over other queue pairs from here on, and receives none itself. Frames for a queue
-    /// pair that cannot receive are lost.
+    /// Distributes the frames of its flows over other queue pairs from now on, and receives none itself. Frames for a
+    /// queue pair that cannot receive are lost.
     ///
     /// # Errors
     /// [`Error::ForkedChild`].
@@ -132,7 +132,7 @@ impl QueuePair<RawPackets> {
         Ok(())
     }
 
-    /// Lets it receive the frames of a flow.
+    /// Creates a flow, whose frames the queue pair receives.
     ///
     /// # Errors
     /// [`SocketError::Os`](crate::SocketError::Os) if the interface cannot receive such frames; [`Error::DeviceFailed`],

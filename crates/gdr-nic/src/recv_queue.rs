@@ -35,7 +35,7 @@ impl<'a> RecvQueue<'a> {
         Ok(())
     }
 
-    /// Lets the request that was posted last retain what owns its memory.
+    /// Keeps the owners of the memory of the last posted request alive until it completes.
     pub fn retain(&mut self, retained: RetainedList) {
         self.requests.retain_receive(retained);
     }

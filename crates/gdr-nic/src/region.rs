@@ -95,8 +95,8 @@ impl Region {
         RegionTable::insert(device.regions(), region).map(Self)
     }
 
-    /// Takes over the memory, the domain and the rights of another registration, whose key becomes invalid.
-    /// Requests in progress on the old memory fail.
+    /// Takes over the memory, domain and access rights of another registration, whose key becomes invalid. Requests in
+    /// progress on the old memory fail.
     ///
     /// # Errors
     /// [`Error::Foreign`] if the other registration belongs to another device.
@@ -107,7 +107,7 @@ impl Region {
         }
     }
 
-    /// Returns the part that a memory window exposes.
+    /// Returns the part of the region that a memory window exposes.
     pub(crate) fn part(&self, addr: u64, len: u64) -> Result<region_table::Region> {
         let whole = self.0.region().ok_or(Error::ForkedChild)?;
         let before = addr.wrapping_sub(whole.addr);

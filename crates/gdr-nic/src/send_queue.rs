@@ -20,16 +20,16 @@ impl<'a, S: Service> SendQueue<'a, S> {
         })
     }
 
-    /// Lets the request that was posted last retain what owns its memory.
+    /// Keeps the owners of the memory of the last posted request alive until it completes.
     pub fn retain(&mut self, retained: RetainedList) {
         self.requests.retain_send(retained);
     }
 
-    /// Runs `post`, and takes back all that it has posted if it fails: nothing of that is sent or
-    /// completes, and the queue is as before.
+    /// Runs `post`, and withdraws everything it posted if it fails: none of that is sent or completes, and the queue is
+    /// unchanged.
     ///
     /// # Errors
-    /// Its error.
+    /// Returns the error of `post`.
     pub fn all_or_none<E>(
         &mut self,
         post: impl FnOnce(&mut Self) -> Result<(), E>,

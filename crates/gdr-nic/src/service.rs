@@ -12,7 +12,7 @@ pub trait Service: 'static {
     #[doc(hidden)]
     fn of(transport: &mut Transport) -> Option<&mut Self::State>;
 
-    /// Takes back the sends that were posted last.
+    /// Withdraws the sends that were posted last.
     #[doc(hidden)]
     fn withdraw_sends(protocol: &mut Self::State, count: usize);
 }

@@ -1,8 +1,8 @@
-//! The stream on which the engine's copies run.
+//! The streams on which the engine's copies run.
 //!
-//! It does not synchronize with the default stream, so the engine never waits for kernels of the
-//! program. It is not used again after the first wait that times out: the engine serves all queue
-//! pairs of its device, so a GPU that does not respond may delay it once, not for each packet.
+//! They do not synchronize with the default stream, so the engine never waits for kernels of the program. After the
+//! first wait that times out, a stream is not used again: the engine serves all queue pairs of its device, so a GPU
+//! that does not respond may delay it once, but not for each packet.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use super::read_ahead::{Arrival, Copies, Ticket};
 use super::read_source::ReadSource;
 use crate::error::Result;
 
-/// The length of one copy in bytes, at most: all of a READ as this crate's requester splits it (64
-/// packets of 4 KiB). On PCIe Gen5 it takes some 5 us, and has a fixed cost of 10 us.
+/// The maximum length of one copy in bytes: a whole READ as this crate's requester splits it (64 packets of 4 KiB). On
+/// PCIe Gen5 it takes some 5 us, on top of a fixed cost of 10 us.
 pub(super) const CHUNK: usize = 256 << 10;
 /// The length in bytes of the page-locked memory between the network and GPU memory. To send, a
 /// requester has two such READs in flight, each chunk of a longer message is followed by the next, and
 /// some room is left for other queue pairs. To receive, one chunk fills while others are copied.
 pub(super) const STAGING: usize = 4 * CHUNK;
 
-/// How many streams there are for reads. More chunks than that share streams, and so the waits for them.
+/// The number of streams for reads. More chunks than that share streams, and thus waits.
 pub(super) const STREAMS: usize = 4;
 
 /// The limit of a wait. A copy of 256 KiB takes some 20 us.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// A stream, and whether it can still be used.
+/// A stream that is abandoned after a wait that timed out.
 #[derive(Debug)]
 pub(super) struct CopyStream {
     stream: Stream,
-    /// Set by a wait that timed out: its copies may never complete.
+    /// Set by a wait that timed out: copies on the stream may never complete.
     lost: Cell<bool>,
     limit: Duration,
 }
@@ -85,7 +85,7 @@ impl CopyStream {
         Ok(())
     }
 
-    /// Fails after a wait that timed out.
+    /// Fails if an earlier wait timed out.
     pub(super) fn check(&self) -> Result<()> {
         if !self.lost.get() {
             return Ok(());
@@ -98,12 +98,12 @@ impl CopyStream {
     }
 }
 
-/// The copies of a [`ReadAhead`](super::read_ahead::ReadAhead) by the thread that reads: it makes the calls
-/// of the driver, and waits for them. A ticket has the number of a stream.
+/// The copies of a [`ReadAhead`](super::read_ahead::ReadAhead) by the reading thread, which calls the driver and waits
+/// for it. A ticket is the index of a stream.
 #[derive(Debug)]
 pub(super) struct Streams {
     streams: Vec<CopyStream>,
-    /// Whether a copy was queued on a stream since that was waited for.
+    /// Which streams had a copy queued since the last wait for them.
     busy: [bool; STREAMS],
     /// The stream of the last copy.
     last: usize,
@@ -126,7 +126,7 @@ impl Streams {
         &self.streams[number].stream
     }
 
-    /// Fails after a wait that timed out, on whichever stream.
+    /// Fails if an earlier wait on any of the streams timed out.
     fn check(&self) -> Result<()> {
         self.streams.iter().try_for_each(CopyStream::check)
     }

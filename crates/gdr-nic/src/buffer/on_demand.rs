@@ -1,5 +1,5 @@
-//! Memory of this process that need not be mapped: what is not there when it is accessed fails the
-//! request, and not the program.
+//! Memory of this process that need not be mapped: an access to unmapped pages fails the request instead of crashing
+//! the program.
 
 use std::ptr;
 use std::sync::atomic::AtomicU64;
@@ -13,8 +13,7 @@ use crate::error::{Error, Result};
 /// `MADV_POPULATE_WRITE`, since Linux 5.14.
 const POPULATE_WRITE: i32 = 23;
 
-/// A range of addresses. The kernel copies, as between two processes: it faults pages in, and says
-/// where there are none.
+/// A range of addresses. The kernel copies, as between two processes: it faults pages in, and reports unmapped ones.
 #[derive(Debug)]
 pub(super) struct OnDemand {
     address: u64,
@@ -65,7 +64,7 @@ impl OnDemand {
             iov_base: ptr::without_provenance_mut((self.address + offset) as usize),
             iov_len: len,
         };
-        // SAFETY: asks for a number.
+        // SAFETY: getpid(2) takes no arguments and cannot fail.
         let process = unsafe { libc::getpid() };
         let copied = match to {
             // SAFETY: the contract of this function; the kernel checks the other range, which the program
@@ -95,8 +94,8 @@ impl OnDemand {
             let alignment = 8;
             return Err(Error::Misaligned { offset, alignment });
         }
-        // SAFETY: aligned, and mapped for writing just now. A program that unmaps it this moment gets a
-        // signal, as from memory that is registered without paging.
+        // SAFETY: the word is aligned, and its page was mapped for writing just now. A program that unmaps it
+        // concurrently gets a signal, as with memory registered without paging.
         let word = unsafe { AtomicU64::from_ptr(word) };
         Ok(apply(word, operation))
     }

@@ -15,12 +15,12 @@ use super::read_source::ReadSource;
 use crate::error::Result;
 use gdr_roce::AtomicOp;
 
-/// How many slots of [`CHUNK`] bytes there are.
+/// The number of slots of [`CHUNK`] bytes.
 const SLOTS: usize = STAGING / CHUNK;
 /// The length of an atomic operation in bytes.
 const WORD: usize = 8;
 
-/// A device buffer that is reached by way of page-locked memory.
+/// A device buffer that is accessed through page-locked memory.
 #[derive(Debug)]
 pub(crate) struct Staged {
     source: Arc<ReadSource>,
@@ -33,12 +33,12 @@ struct State {
     slots: PooledHostBuffer,
     /// The slot being filled.
     slot: usize,
-    /// The bytes in it.
+    /// The bytes gathered in the slot.
     gathered: Gathered,
     ahead: ReadAhead<Streams>,
 }
 
-/// Consecutive bytes that are not yet copied to the device.
+/// Consecutive bytes not yet copied to the device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gathered {
     offset: u64,
@@ -108,7 +108,7 @@ impl Staged {
     pub(super) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
         super::check_range(offset, len, self.len())?;
         let mut state = self.lock();
-        // The copies of both directions are on different streams.
+        // Copies in the two directions run on different streams.
         state.drain(self.source.buffer())?;
         state.ahead.expect(&self.source, offset, len)
     }
@@ -124,7 +124,7 @@ impl Staged {
             let ahead = &mut state.ahead;
             let mut len = ahead.serve(&self.source, at, rest)?;
             if len == 0 {
-                // These bytes were served before, and other chunks have taken their place.
+                // The bytes were served before, and other chunks have replaced them.
                 ahead.expect(&self.source, at, rest.len() as u64)?;
                 len = ahead.serve(&self.source, at, rest)?;
             }
@@ -134,8 +134,8 @@ impl Staged {
         Ok(())
     }
 
-    /// Copies for the program, after the bytes that the engine gathered. The copy runs on the default
-    /// stream, where it may wait for kernels, so it must not run under the lock.
+    /// Writes for the program, after the bytes that the engine has gathered. The copy runs on the default stream, where
+    /// it may wait for kernels, so it must not run under the lock.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.lock().drain(self.source.buffer())?;
         Ok(self.source.buffer().write(offset, bytes)?)
@@ -190,7 +190,7 @@ impl State {
 
     /// Submits the gathered bytes and waits for all copies.
     fn drain(&mut self, buffer: &DeviceBuffer) -> Result<()> {
-        // Nothing was gathered, and nothing was queued since the last wait.
+        // Nothing was gathered or queued since the last wait.
         if self.gathered.len == 0 && self.slot == 0 {
             return Ok(());
         }
@@ -213,7 +213,7 @@ mod tests {
         let buffer = gpu.allocate(MemoryKind::Plain, 1 << 20).unwrap();
         let staged = Staged::new(Arc::new(buffer)).unwrap();
         staged.write(0, &[0; 64]).unwrap();
-        // Not consecutive, so each takes a slot of its own.
+        // Not consecutive, so each uses a separate slot.
         staged.store(8, &[1; 8]).unwrap();
         staged.store(32, &[2; 8]).unwrap();
         for (before, add) in [(0, 5), (5, 6)] {

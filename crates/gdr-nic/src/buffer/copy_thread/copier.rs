@@ -103,7 +103,8 @@ fn try_guarded_copies(stream: &Stream, memory: &Arc<HostBuffer>) -> PeerCopies {
 impl Copier {
     fn new(link: &Link, gpu: Gpu, peers: PeerCopies) -> gdr_cuda::Result<Self> {
         const VALUE: u32 = 1;
-        // Register with the host: the engine may read the memory after the program has destroyed the context.
+        // Register memory instead of allocating it with the driver: the engine may read it after the program has
+        // destroyed the context.
         let memory = Arc::new(gpu.register_host(guard_at(INCOMING + 1))?);
         // The word of a ticket is at least 1, so 0 shows that nothing is complete.
         for slot in 0..=TRIAL {
