@@ -468,8 +468,14 @@ impl SharedEngine {
         connections
     }
 
-    /// Keeps the descriptor by which GPU memory of the sender on a ring is opened, and opens it.
-    pub(crate) fn add_descriptor(&self, ring: RingId, number: ExportNumber, descriptor: OwnedFd) {
+    /// Keeps the descriptor by which GPU memory of the sender on a ring is opened, and opens it. Without the descriptor,
+    /// refuses the memory.
+    pub(crate) fn add_descriptor(
+        &self,
+        ring: RingId,
+        number: ExportNumber,
+        descriptor: Option<OwnedFd>,
+    ) {
         let mut engine = self.lock();
         engine.rings.add_descriptor(ring, number, descriptor);
         self.unlock(engine);

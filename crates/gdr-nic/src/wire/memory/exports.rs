@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use gdr_cuda::{DeviceExport, ExportedMemory};
 use gdr_process::lock::lock;
+use rustix::io::Errno;
 
 use super::header::{Answer, EXPORTS, ExportWords};
 use super::rendezvous::{self, ExportNumber};
@@ -40,6 +41,8 @@ struct Offers {
 struct Offer {
     export: DeviceExport,
     number: u64,
+    /// Its descriptor was not passed, so the consumer cannot answer.
+    is_lost: bool,
     /// How many times it was asked for since it was refused.
     asked: u32,
     pause: u32,
@@ -73,7 +76,7 @@ impl Exports {
         let Some(offer) = &mut offers.slots[slot] else {
             return false;
         };
-        match self.segment.header().answer_to(slot, offer.number) {
+        match self.answer_to(slot, offer) {
             Answer::Imported => {
                 offer.pause = FIRST_PAUSE;
                 return true;
@@ -89,10 +92,17 @@ impl Exports {
         false
     }
 
+    /// What the consumer says of an offer. One that was lost is made again like one that it refuses.
+    fn answer_to(&self, slot: usize, offer: &Offer) -> Answer {
+        match offer.is_lost {
+            true => Answer::Refused,
+            false => self.segment.header().answer_to(slot, offer.number),
+        }
+    }
+
     fn offer(&self, offers: &mut Offers, export: &ExportedMemory, pause: u32) {
-        let header = self.segment.header();
         let is_refused =
-            |slot: usize, offer: &Offer| header.answer_to(slot, offer.number) == Answer::Refused;
+            |slot: usize, offer: &Offer| self.answer_to(slot, offer) == Answer::Refused;
         let mut slots = offers.slots.iter().enumerate();
         let free = slots
             .position(|(slot, offer)| offer.as_ref().is_none_or(|offer| is_refused(slot, offer)));
@@ -100,25 +110,31 @@ impl Exports {
         if let Some(slot) = free {
             offers.count += 1;
             let number = offers.count;
+            let header = self.segment.header();
+            header.set_export(slot, number, &words_of(export.export()));
+            // The consumer takes only the descriptor of an export that it sees.
+            let sent = self.send_descriptor(export, ExportNumber(number));
+            if let Err(errno) = sent {
+                tracing::debug!(%errno, "the descriptor of GPU memory is not passed; its bytes are copied");
+            }
             offers.slots[slot] = Some(Offer {
                 export: *export.export(),
                 number,
+                is_lost: sent.is_err(),
                 asked: 0,
                 pause,
             });
-            header.set_export(slot, number, &words_of(export.export()));
-            // The consumer takes only the descriptor of an export that it sees.
-            self.send_descriptor(export, ExportNumber(number));
         }
     }
 
     /// Passes the descriptor of an export, if it has one, to the consumer, which cannot open it without.
-    fn send_descriptor(&self, export: &ExportedMemory, number: ExportNumber) {
-        let Some((descriptor, socket)) = export.descriptor().zip(self.socket.upgrade()) else {
-            return;
-        };
-        if let Err(errno) = rendezvous::send(socket.as_fd(), &number, &[descriptor]) {
-            tracing::debug!(%errno, "the descriptor of GPU memory is not passed; its bytes are copied");
+    ///
+    /// # Errors
+    /// `EAGAIN` while the consumer takes none, and others of `sendmsg`.
+    fn send_descriptor(&self, export: &ExportedMemory, number: ExportNumber) -> Result<(), Errno> {
+        match export.descriptor().zip(self.socket.upgrade()) {
+            Some((descriptor, socket)) => rendezvous::send(socket.as_fd(), &number, &[descriptor]),
+            None => Ok(()),
         }
     }
 
@@ -153,4 +169,41 @@ pub(super) fn export_of(words: &ExportWords) -> DeviceExport {
         to.copy_from_slice(&word.to_ne_bytes());
     }
     DeviceExport::from_bytes(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+    use rustix::event::EventfdFlags;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    use super::*;
+
+    #[test]
+    fn memory_whose_descriptor_was_not_passed_is_offered_again() {
+        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let memory = gpu.allocate(MemoryKind::VmmPosixFd, 4096).unwrap();
+        let export = memory.export().unwrap();
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let ends = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None);
+        let (own, consumer) = ends.unwrap();
+        let own = Arc::new(ProcessFd::from(own));
+        let segment = Arc::new(Segment::create(1 << 14).unwrap().0);
+        let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let exports = Exports::new(segment, Arc::new(doorbell), Arc::downgrade(&own));
+
+        // The consumer takes nothing.
+        let nothing = ExportNumber(0);
+        while rendezvous::send(own.as_fd(), &nothing, &[]).is_ok() {}
+        assert!(!exports.may_refer(&export));
+        while let Ok(received) = rendezvous::receive_export(consumer.as_fd()) {
+            assert_eq!(received.0, nothing);
+        }
+        for _ in 0..FIRST_PAUSE {
+            assert!(!exports.may_refer(&export));
+        }
+        let (number, descriptor) = rendezvous::receive_export(consumer.as_fd()).unwrap();
+        assert_eq!(number, ExportNumber(2), "the second offer");
+        assert!(descriptor.is_some());
+    }
 }

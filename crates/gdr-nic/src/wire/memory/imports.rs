@@ -1,5 +1,6 @@
 //! GPU memory of the producer of a ring that this process has imported, and the copies of payloads there.
 
+use std::array;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -33,8 +34,8 @@ pub(crate) struct Imports {
     /// How many changes of the exports were seen.
     seen: u32,
     imports: Vec<Import>,
-    /// By which exports are opened that were not seen yet.
-    descriptors: Vec<(u64, OwnedFd)>,
+    /// By which exports are opened that were not seen yet; `None` where this process had no room for it.
+    descriptors: Vec<(u64, Option<OwnedFd>)>,
     copies: Vec<PlacedRun>,
     ended: Ended,
     /// The payload of the last record cannot be copied now.
@@ -186,13 +187,13 @@ impl Imports {
     }
 
     /// Keeps the descriptor by which an export is opened until that is done. That of another one is closed.
-    pub(super) fn add_descriptor(&mut self, number: ExportNumber, descriptor: OwnedFd) {
+    pub(super) fn add_descriptor(&mut self, number: ExportNumber, descriptor: Option<OwnedFd>) {
         let header = self.segment.header();
-        let mut offered = (0..EXPORTS).filter_map(|slot| header.export(slot));
-        // A producer that breaks the rules may send more than there are exports.
-        if self.descriptors.len() < EXPORTS && offered.any(|(it, _)| it == number.0) {
-            self.descriptors.push((number.0, descriptor));
-        }
+        let offered: [_; EXPORTS] = array::from_fn(|slot| header.export(slot).map(|it| it.0));
+        self.descriptors.retain(|it| it.0 != number.0);
+        self.descriptors.push((number.0, descriptor));
+        // One for each export, whatever the producer sends, and none of an export that has ended.
+        self.descriptors.retain(|it| offered.contains(&Some(it.0)));
     }
 
     /// Follows the exports of the producer. What is new is imported by all of `threads`.
@@ -219,13 +220,14 @@ impl Imports {
                     continue;
                 };
                 let export = export_of(&words);
-                let descriptor = descriptors.extract_if(.., |it| it.0 == number).last();
-                if export.descriptor().is_some() && descriptor.is_none() {
+                let passed = descriptors.extract_if(.., |it| it.0 == number).last();
+                if export.descriptor().is_some() && passed.is_none() {
                     // It comes after the export.
                     continue;
                 }
+                let descriptor = passed.and_then(|it| it.1);
                 let memories = threads.iter().map(|thread| {
-                    let duplicate = descriptor.as_ref().and_then(|it| it.1.try_clone().ok());
+                    let duplicate = descriptor.as_ref().and_then(|it| it.try_clone().ok());
                     thread.import(export, duplicate)
                 });
                 self.imports.push(Import {
@@ -549,19 +551,15 @@ mod tests {
         let thread = CopyThread::new(&gpu());
         let follow = |imports: &mut Imports| imports.follow(|| vec![thread.clone()]);
 
-        imports.add_descriptor(ExportNumber(7), descriptor());
+        imports.add_descriptor(ExportNumber(7), Some(descriptor()));
         assert!(imports.descriptors.is_empty(), "nothing has this number");
         header.set_export(3, 7, &words_of(exported.export()));
         follow(&mut imports);
         assert!(!imports.have_changed(), "it waits for the descriptor");
         assert!(imports.imports.is_empty());
 
-        (0..2 * EXPORTS).for_each(|_| imports.add_descriptor(ExportNumber(7), descriptor()));
-        assert_eq!(
-            imports.descriptors.len(),
-            EXPORTS,
-            "a producer cannot fill the table"
-        );
+        (0..3).for_each(|_| imports.add_descriptor(ExportNumber(7), Some(descriptor())));
+        assert_eq!(imports.descriptors.len(), 1, "one for each export");
         assert!(imports.have_changed());
         while header.answer_to(3, 7) == Answer::Pending {
             follow(&mut imports);
@@ -571,6 +569,45 @@ mod tests {
             imports.descriptors.is_empty(),
             "what is not needed is closed"
         );
+    }
+
+    #[test]
+    fn descriptors_of_exports_that_have_ended_take_no_room() {
+        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let theirs = gpu.allocate(MemoryKind::VmmPosixFd, 4096).unwrap();
+        let exported = theirs.export().unwrap();
+        let segment = Arc::new(Segment::create(1 << 14).unwrap().0);
+        let mut imports = Imports::new(Arc::clone(&segment));
+        // The producer gives each slot two exports before this end looks.
+        for number in 1..=2 * EXPORTS as u64 {
+            let slot = number as usize % EXPORTS;
+            let header = segment.header();
+            header.set_export(slot, number, &words_of(exported.export()));
+            let descriptor = exported.descriptor().unwrap().try_clone_to_owned();
+            imports.add_descriptor(ExportNumber(number), Some(descriptor.unwrap()));
+        }
+        let kept = imports.descriptors.iter().map(|it| it.0);
+        assert!(kept.eq(EXPORTS as u64 + 1..=2 * EXPORTS as u64));
+    }
+
+    /// The producer offers it again then.
+    #[test]
+    fn memory_for_whose_descriptor_there_was_no_room_is_refused() {
+        let gpu = || Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let theirs = gpu().allocate(MemoryKind::VmmPosixFd, 4096).unwrap();
+        let exported = theirs.export().unwrap();
+        let segment = Arc::new(Segment::create(1 << 14).unwrap().0);
+        let header = segment.header();
+        let mut imports = Imports::new(Arc::clone(&segment));
+        let thread = CopyThread::new(&gpu());
+        header.set_export(0, 1, &words_of(exported.export()));
+        imports.add_descriptor(ExportNumber(1), None);
+        let deadline = Deadline::after(Duration::from_secs(60));
+        while header.answer_to(0, 1) == Answer::Pending {
+            assert!(!deadline.has_passed(), "nothing is answered");
+            imports.follow(|| vec![thread.clone()]);
+        }
+        assert_eq!(header.answer_to(0, 1), Answer::Refused);
     }
 
     #[test]

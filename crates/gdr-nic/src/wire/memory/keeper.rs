@@ -184,11 +184,9 @@ impl Watched {
         }
         for _ in 0..EXPORTS {
             match rendezvous::receive_export(self.socket.as_fd()) {
-                Ok((number, Some(descriptor))) => {
+                Ok((number, descriptor)) => {
                     self.engine.add_descriptor(self.ring, number, descriptor);
                 }
-                // The memory is not opened, so its bytes are copied.
-                Ok((_, None)) => {}
                 Err(Errno::AGAIN | Errno::INTR) => return false,
                 Err(_) => return true,
             }

@@ -267,7 +267,12 @@ impl Rings {
     }
 
     /// Keeps the descriptor by which an export of the sender of a ring is opened.
-    pub(crate) fn add_descriptor(&mut self, id: RingId, number: ExportNumber, descriptor: OwnedFd) {
+    pub(crate) fn add_descriptor(
+        &mut self,
+        id: RingId,
+        number: ExportNumber,
+        descriptor: Option<OwnedFd>,
+    ) {
         if let Some(ring) = self.inbound.iter_mut().find(|ring| ring.id == id) {
             ring.imports.add_descriptor(number, descriptor);
         }
