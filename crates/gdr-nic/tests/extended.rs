@@ -142,7 +142,8 @@ fn connect(pair: &QueuePair<Connection>, to: &Device, peer: &QueuePair<Connectio
     pair.to_rtr(to.address(), &attributes).unwrap();
     let attributes = RtsAttributes {
         sq_psn: Psn::new(0),
-        timeout: AckTimeout::new(12),
+        // An end that gets no CPU for half a second has not failed.
+        timeout: AckTimeout::new(17),
         retry_limit: RetryLimit::Count(RetryCount::new(7)),
         rnr_retry: RnrRetry::FOREVER,
         max_rd_atomic: 4,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gdr_rdma::{ConnectionOptions, Device, Mtu, WcStatus};
+use gdr_rdma::{AckTimeout, ConnectionOptions, Device, Mtu, WcStatus};
 
 use crate::side::{Side, connect};
 
@@ -24,10 +24,13 @@ impl fmt::Debug for Bench<'_> {
 impl<'a> Bench<'a> {
     /// A bench of the devices that `near` and `far` open: requests go from the first to the second.
     pub fn new(near: &'a dyn Fn() -> Device, far: &'a dyn Fn() -> Device) -> Self {
+        let mut options = ConnectionOptions::new(Mtu::B4096);
+        // Half a second, and eight times that: a software NIC that gets no CPU for long has not failed.
+        options.timeout = AckTimeout::new(17);
         Self {
             near,
             far,
-            options: ConnectionOptions::new(Mtu::B4096),
+            options,
             long_message: WcStatus::RemoteInvalidRequest,
         }
     }
