@@ -138,7 +138,8 @@ impl Side {
             // As many as some devices serve, which is more than this one has.
             max_rd_atomic: 128,
             min_rnr_timer: 12,
-            timeout: 10,
+            // A quarter of a second, and eight times that: an end that gets no CPU for long has not failed.
+            timeout: 16,
             retry_cnt: 7,
             rnr_retry: 7,
             ..Default::default()

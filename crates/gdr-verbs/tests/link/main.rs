@@ -335,7 +335,8 @@ impl End {
             path_mtu: ibv_mtu::IBV_MTU_1024,
             dest_qp_num: peer,
             min_rnr_timer: 12,
-            timeout: 10,
+            // A second with the retries: an end that gets no CPU for long has not failed.
+            timeout: 16,
             retry_cnt: 3,
             rnr_retry: 7,
             ..Default::default()

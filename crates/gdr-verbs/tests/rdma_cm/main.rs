@@ -108,21 +108,22 @@ fn server() {
     let (mut began, mut ended) = (0_u32, 0_u32);
     loop {
         let event = cm.event();
-        match event.kind {
+        let is_over = match event.kind {
             CONNECT_REQUEST => {
                 began += 1;
-                // It fails if the peer has ended.
-                let _is_accepted = cm.accept(event.id, 0x2_0000 + began);
+                // It fails if the peer has ended: of that there is no event before the program has accepted.
+                cm.accept(event.id, 0x2_0000 + began) != 0
             }
-            ESTABLISHED => {}
-            REJECTED | DISCONNECTED => {
-                ended += 1;
-                cm.destroy(event.id);
-                if began == ended {
-                    println!("{began}");
-                }
-            }
+            ESTABLISHED => false,
+            REJECTED | DISCONNECTED => true,
             _ => panic!("{event:?}"),
+        };
+        if is_over {
+            ended += 1;
+            cm.destroy(event.id);
+            if began == ended {
+                println!("{began}");
+            }
         }
     }
 }
