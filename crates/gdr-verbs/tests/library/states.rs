@@ -45,7 +45,7 @@ fn a_query_returns_the_state_and_what_was_set() {
         let (attr, _) = side.query();
         assert_eq!((attr.qp_state, attr.sq_psn), (State::IBV_QPS_RTS, 7));
         let of_reads = match kind {
-            Type::IBV_QPT_RC => (16, 16, 12, 10),
+            Type::IBV_QPT_RC => (16, 16, 12, 16),
             _ => (0, 0, 0, 0),
         };
         let set = (
