@@ -1,7 +1,7 @@
-//! The figures of a set of latencies, for a comparison with another implementation: with
-//! `--samples` it prints the latencies themselves, in nanoseconds, one on each line.
+//! Prints the figures of a set of latencies, to compare them with another implementation's. With `--samples`, prints
+//! the latencies themselves in nanoseconds, one per line.
 //!
-//! The latencies are made up: most are near 2 us, one in 50 is up to a hundred times as long.
+//! The latencies are synthetic: most are near 2 us, and one in 50 is up to a hundred times as long.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use gdr_perf::stats::Samples;
 
 const COUNT: u64 = 100_000;
 
-/// Numbers from 0 to 1 that are the same in every run.
+/// Returns a number from 0 to 1 that is the same in every run.
 fn unit(seed: u32, index: u64) -> f64 {
     f64::from(pattern_word(seed, index)) / f64::from(u32::MAX)
 }

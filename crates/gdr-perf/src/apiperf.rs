@@ -1,4 +1,4 @@
-//! The cost of pinning, mapping, unmapping and unpinning (`gdrcopy_apiperf`).
+//! Cost of pinning, mapping, unmapping and unpinning (`gdrcopy_apiperf`).
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -15,26 +15,26 @@ use crate::sizes::powers_of_two;
 use crate::stats::{Bin, Samples, Summary, histogram};
 use crate::timer::nanoseconds;
 
-/// Bins of the histogram of pinning.
+/// Bins of the histogram of pinning times.
 const BINS: usize = 10;
-/// Calls in each sample of [`Row::get_info`]: one call is shorter than reading the clock.
+/// Calls in each sample of [`Row::get_info`], because a single call is shorter than reading the clock.
 const INFO_BATCH: u32 = 100;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The largest size, bytes; rounded up to whole GPU pages.
+    /// Largest size in bytes, rounded up to whole GPU pages.
     pub largest: u64,
-    /// How to allocate and map.
+    /// How to allocate and map the buffer.
     pub memory: BufferOptions,
     /// Rounds of each size.
     pub iterations: u32,
-    /// Rounds before the measured ones.
+    /// Rounds to run before the measured ones.
     pub warm_up: u32,
 }
 
 impl Default for Settings {
-    /// The defaults of `gdrcopy_apiperf`.
+    /// Returns the defaults of `gdrcopy_apiperf`.
     fn default() -> Self {
         Self {
             largest: 16 << 20,
@@ -45,7 +45,7 @@ impl Default for Settings {
     }
 }
 
-/// What happens during a run.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -69,7 +69,7 @@ pub struct Row {
     pub pin: Summary,
     /// [`gdr_copy::Pinned::map`].
     pub map: Summary,
-    /// [`gdr_copy::Pinned::info`]; each sample is the mean of 100 calls.
+    /// [`gdr_copy::Pinned::info`]. Each sample is the mean of 100 calls.
     pub get_info: Summary,
     /// Dropping the mapping.
     pub unmap: Summary,
@@ -77,11 +77,11 @@ pub struct Row {
     pub unpin: Summary,
     /// All but `get_info`, together.
     pub round: Summary,
-    /// How long pinning takes, in ten bins of equal width.
+    /// Distribution of pinning times, in ten bins of equal width.
     pub pin_histogram: Vec<Bin>,
 }
 
-/// The result of the measurement.
+/// Result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// `gdr.apiperf`.
@@ -123,7 +123,7 @@ pub fn run(
     })
 }
 
-/// The durations of one round, nanoseconds.
+/// Durations of one round, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Round {
     pin: f64,
@@ -189,7 +189,7 @@ fn round(
     })
 }
 
-/// What `call` returns, and its duration in nanoseconds.
+/// Calls `call`; returns its result and its duration in nanoseconds.
 fn timed<T>(call: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
     let returned = call();

@@ -1,7 +1,7 @@
-//! Peers that have connected and have not yet said what they want.
+//! Peers that have connected but have not yet sent their first message.
 //!
-//! A process that may connect need not say anything. So the first messages of all who do are awaited at the
-//! same time, each by a thread, and a silent one delays no other.
+//! A connected process may stay silent. Therefore each peer's first message is awaited on a thread of its own, so that
+//! a silent peer does not delay the others.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -18,31 +18,31 @@ use serde::de::DeserializeOwned;
 use crate::error::{Error, Result};
 use crate::peer_message::receive;
 
-/// The most who are awaited at a time. For another one the oldest is given up.
+/// Maximum number of peers that are awaited at a time. One more displaces the oldest.
 const MOST: usize = 256;
-/// How long to wait for the next one while one that has connected may speak.
+/// How long to wait for the next peer while a connected one may still send its first message.
 const TURN: Duration = Duration::from_millis(5);
 
-/// Where peers come from, and how long they have.
+/// The listener that peers arrive at, and the time they have.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrivals<'a> {
     pub(crate) listener: &'a Listener,
     pub(crate) terms: Terms<'a>,
-    /// Who has not connected by then is late.
+    /// A peer must have connected by then.
     pub(crate) deadline: Deadline,
-    /// How long each may take for its first message.
+    /// How long each peer may take to send its first message.
     pub(crate) limit: Duration,
 }
 
-/// A peer with its first message, or why there is none.
+/// A peer with its first message, or with the reason why there is none.
 type Arrival<M> = (Session, Result<M>);
 
 impl Arrivals<'_> {
-    /// Accepts the first peer that says something; those that are silent or hang up do not delay it. A
-    /// message that is not an `M` counts, too: it is the mistake of a peer.
+    /// Accepts the first peer that sends a message. Peers that stay silent or hang up do not delay it. A message that
+    /// is not an `M` counts as well: it is a mistake of that peer.
     ///
     /// # Errors
-    /// The errors of [`Listener::accept`]; if peers connected and none said anything, how the last one failed.
+    /// The errors of [`Listener::accept`]. If peers connected but none sent a message, how the last one failed.
     pub(crate) fn first<M: DeserializeOwned + Send + 'static>(self) -> Result<Arrival<M>> {
         let mut last = None;
         let first = self.each(|session, message| {
@@ -62,8 +62,7 @@ impl Arrivals<'_> {
         }
     }
 
-    /// Passes each peer on with its first message, in the order in which these arrive, until `take`
-    /// breaks.
+    /// Passes each peer to `take` with its first message, in the order in which messages arrive, until `take` breaks.
     ///
     /// # Errors
     /// The errors of [`Listener::accept`], and of `take`.
@@ -87,7 +86,7 @@ impl Arrivals<'_> {
                 if is_late && hearing.waiting.is_empty() {
                     return Err(last.into());
                 }
-                // Those who have connected in time have all of their limit.
+                // Peers that connected in time keep their whole limit.
                 let turn = Deadline::after(if is_late { TURN } else { Duration::ZERO });
                 while let Ok((number, (session, message))) = arrived.recv_timeout(turn.remaining())
                 {
@@ -134,7 +133,7 @@ fn is_silence(error: &RdmaError) -> bool {
     )
 }
 
-/// The threads that await first messages.
+/// Threads that await first messages.
 struct Hearing<'scope, 'env, M> {
     scope: &'scope Scope<'scope, 'env>,
     said: Sender<(u64, Arrival<M>)>,
@@ -145,9 +144,9 @@ struct Hearing<'scope, 'env, M> {
 }
 
 impl<M: DeserializeOwned + Send + 'static> Hearing<'_, '_, M> {
-    /// Awaits the first message of a peer.
+    /// Starts to await the first message of a peer.
     fn hear(&mut self, mut session: Session) {
-        // Without a descriptor or a thread for it, it is not awaited: the others go on.
+        // A peer is dropped if there is no descriptor or thread to await it with; the others go on.
         let Ok(watch) = session.watch() else {
             return;
         };
@@ -160,7 +159,7 @@ impl<M: DeserializeOwned + Send + 'static> Hearing<'_, '_, M> {
         self.next += 1;
         let receives = move || {
             let message = receive(&mut session, Deadline::after(limit));
-            // Without a receiver all have been given up.
+            // Without a receiver, all peers have been given up.
             let _ = said.send((number, (session, message)));
         };
         let thread = thread::Builder::new().name("gdr-arrival".to_owned());
@@ -171,7 +170,7 @@ impl<M: DeserializeOwned + Send + 'static> Hearing<'_, '_, M> {
 }
 
 impl<M> Drop for Hearing<'_, '_, M> {
-    /// Gives up those who have said nothing: their threads end at once.
+    /// Gives up the silent peers, which ends their threads at once.
     fn drop(&mut self) {
         for (_, watch) in &self.waiting {
             watch.end_connection();
@@ -195,13 +194,13 @@ mod tests {
         Session::connect(address, SECURITY, Deadline::after(LIMIT)).unwrap()
     }
 
-    /// A listener, and connections that have been greeted.
+    /// Returns a listener, and connections that have been greeted.
     fn greeted(count: usize) -> (Listener, Vec<Session>) {
         let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         (listener, Vec::with_capacity(count))
     }
 
-    /// The first to speak after this many who are silent.
+    /// Returns what the first to speak after this many silent peers says.
     fn first_behind(silent: usize, said: &[u8]) -> Result<String> {
         let (listener, mut silent_peers) = greeted(silent);
         thread::scope(|scope| {
@@ -209,14 +208,14 @@ mod tests {
                 listener: &listener,
                 terms: SECURITY.into(),
                 deadline: Deadline::after(LIMIT),
-                // Far longer than the test.
+                // Far longer than the test takes.
                 limit: 10 * LIMIT,
             };
             let first = scope.spawn(move || arrivals.first::<String>());
             for _ in 0..silent {
                 silent_peers.push(connect(&listener));
             }
-            // One that hangs up.
+            // A peer that hangs up.
             drop(connect(&listener));
             let mut speaker = connect(&listener);
             speaker.send(said, Deadline::after(LIMIT)).unwrap();

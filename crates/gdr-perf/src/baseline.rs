@@ -1,4 +1,4 @@
-//! The same copies by `cuMemcpy`, in the same run, to and from the same buffer.
+//! Copies by `cuMemcpy` as a baseline, in the same run, to and from the same buffer.
 
 use serde::Serialize;
 
@@ -7,21 +7,21 @@ use crate::mapped_buffer::{CopyDirection, MappedBuffer, direction_name};
 use crate::stats::Summary;
 use crate::timer::Batches;
 
-/// What copies through the mapping are compared with.
+/// What to compare copies through the mapping with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Baseline {
     /// Nothing.
     #[default]
     None,
-    /// `cuMemcpyHtoD` and `cuMemcpyDtoH`, from and to page-locked and pageable memory.
+    /// `cuMemcpyHtoD` and `cuMemcpyDtoH`, with both page-locked and pageable host memory.
     CuMemcpy,
 }
 
 /// Copies of one size in one direction, through the mapping and by `cuMemcpy`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Comparison {
-    /// How many times faster the mapping is than the faster of the two `cuMemcpy`, by their
-    /// medians; below 1 it is slower.
+    /// How many times faster the mapping is than the faster of the two `cuMemcpy` variants, by their medians. Below 1,
+    /// the mapping is slower.
     pub ratio: f64,
     /// Bytes a copy.
     pub size: u64,
@@ -36,11 +36,11 @@ pub struct Comparison {
     pub pageable: Summary,
 }
 
-/// The most bytes of one size that are copied by each method, unless 100 copies are more: enough
-/// for a median, in seconds instead of minutes.
+/// Maximum number of bytes that each method copies per size, unless 100 copies exceed it. This suffices for a median
+/// and takes seconds instead of minutes.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// The batches for `asked` copies of `size` bytes.
+/// Returns the batches for `asked` copies of `size` bytes.
 fn turns(asked: u32, size: u64) -> Batches {
     let enough = u32::try_from(MOST_BYTES / size.max(1))
         .unwrap_or(u32::MAX)
@@ -48,7 +48,7 @@ fn turns(asked: u32, size: u64) -> Batches {
     Batches::of(asked.min(enough))
 }
 
-/// Measures one size in one direction by each method in turn: at most `asked` copies each.
+/// Measures one size in one direction, with the methods taking turns and making at most `asked` copies each.
 pub(crate) fn compare(
     mapped: &mut MappedBuffer,
     direction: CopyDirection,
@@ -69,7 +69,7 @@ pub(crate) fn compare(
         CopyDirection::FromGpu => batches.time(|| Ok(buffer.read(offset, &mut pageable_bytes)?))?,
     };
     let pageable = pageable.summary()?;
-    // A copy that takes no measurable time is not infinitely fast.
+    // Avoid an infinite ratio for a copy too short to measure.
     let own = mapping.median_ns.max(0.001);
     let ratio = page_locked.median_ns.min(pageable.median_ns) / own;
     Ok(Comparison {

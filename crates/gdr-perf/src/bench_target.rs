@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 
 type PinHook = dyn Fn(&Context, DevicePtr, u64) -> gdr_copy::Result<Pinned> + Send + Sync;
 
-/// One GPU and the context that maps its memory: what every check and measurement runs on.
+/// A GPU and the context that maps its memory. Every check and measurement runs on one.
 ///
-/// A clone is the same target.
+/// Clones refer to the same target.
 #[derive(Clone)]
 pub struct BenchTarget {
     gpu: Gpu,
@@ -30,8 +30,8 @@ impl BenchTarget {
         }
     }
 
-    /// Runs on `gpu` where no backend maps GPU memory, for the reason in `error`. What needs a
-    /// mapping fails with [`Error::NoMappings`].
+    /// Creates a target on `gpu` where no backend maps GPU memory, for the reason in `error`. Operations that need a
+    /// mapping fail with [`Error::NoMappings`].
     pub fn without_mappings(gpu: Gpu, error: &gdr_copy::Error) -> Self {
         Self {
             gpu,
@@ -40,8 +40,8 @@ impl BenchTarget {
         }
     }
 
-    /// Replaces [`Context::pin`] by `pin`. For tests that prove that a backend which maps the
-    /// wrong memory is caught; not part of the interface.
+    /// Replaces [`Context::pin`] by `pin`, so that tests can prove that a backend which maps the wrong memory is
+    /// caught. Not part of the public interface.
     #[doc(hidden)]
     pub fn with_pin(
         mut self,
@@ -51,7 +51,7 @@ impl BenchTarget {
         self
     }
 
-    /// The same context on another GPU.
+    /// Returns a target with the same context on another GPU.
     pub fn on(&self, gpu: Gpu) -> Self {
         Self {
             gpu,
@@ -59,12 +59,12 @@ impl BenchTarget {
         }
     }
 
-    /// The GPU.
+    /// Returns the GPU.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// The context.
+    /// Returns the context.
     ///
     /// # Errors
     /// [`Error::NoMappings`].
@@ -80,7 +80,7 @@ impl BenchTarget {
         self.gpu.driver().kind() == DriverKind::Simulated
     }
 
-    /// Allocates GPU memory; where too little is free, the error says so.
+    /// Allocates GPU memory. The error says so if too little is free.
     pub(crate) fn allocate(&self, kind: MemoryKind, bytes: u64) -> Result<Arc<DeviceBuffer>> {
         match self.gpu.allocate(kind, bytes) {
             Ok(buffer) => Ok(Arc::new(buffer)),

@@ -1,5 +1,5 @@
-//! The conversation of two processes that measure together: connection, checks, messages, and the
-//! reason why an end cannot go on.
+//! Conversation between two processes that measure together: connection, checks, messages, and the reason why an end
+//! cannot continue.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::peer_message::{self, refusal};
 /// How long to exchange messages about a failure once its cause is known.
 pub(crate) const AFTERMATH: Duration = Duration::from_secs(3);
 
-/// The messages with the peer.
+/// Messages exchanged with the peer.
 pub(crate) struct Conversation {
     session: Session,
     watch: Watch,
-    /// The deadline of one message.
+    /// Deadline of a single message.
     pub(crate) limit: Duration,
 }
 
 impl Conversation {
-    /// Begins a conversation whose peer has `limit` for each message.
+    /// Starts a conversation in which the peer has `limit` for each message.
     pub(crate) fn new(session: Session, limit: Duration) -> Result<Self> {
         session.give_up_after(limit)?;
         Ok(Self {
@@ -43,7 +43,7 @@ impl Conversation {
         peer_message::receive(&mut self.session, Deadline::after(limit))
     }
 
-    /// Waits for the first peer that says what it wants; returns its first message, too.
+    /// Waits for the first peer that sends a message, and also returns that message.
     pub(crate) fn accept<M: DeserializeOwned + Send + 'static>(
         listener: &Listener,
         terms: Terms<'_>,
@@ -78,20 +78,20 @@ impl Conversation {
         self.watch.is_due()
     }
 
-    /// A handle that shows the same, for a wait that has no access to the conversation.
+    /// Returns a handle for the same check, for a wait that has no access to the conversation.
     pub(crate) fn watch(&self) -> Result<Watch> {
         Ok(self.session.watch()?)
     }
 
-    /// Sends the peer the reason if this end cannot go on. If a transfer failed here because the peer
-    /// had ended with a reason, that is the error.
+    /// Tells the peer why this end cannot continue. If a transfer failed here because the peer had ended with a reason,
+    /// returns that reason as the error.
     pub(crate) fn conclude<T>(&mut self, outcome: Result<T>) -> Result<T> {
         let error = match outcome {
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
         if matches!(error, Error::Transfer { .. } | Error::Rdma(_)) {
-            // Messages before the reason are useless, and a peer can send them without an end.
+            // Messages before the reason are useless, and a peer could send them endlessly.
             let deadline = Deadline::after(AFTERMATH);
             while self.is_due() && !deadline.has_passed() {
                 match self.session.receive(deadline) {
@@ -108,13 +108,13 @@ impl Conversation {
             Error::Peer(what) => format!("your side {what}"),
             error => error.to_string(),
         };
-        // Best effort: the peer may be gone. The error that is reported is the first one.
+        // Best effort, as the peer may be gone. The first error is the one that is reported.
         let _ = self.session.refuse(&reason, Deadline::after(AFTERMATH));
         Err(error)
     }
 }
 
-/// Peers of an end that listens with these limits.
+/// Accepts peers of a listening end within these limits.
 pub(crate) fn arrivals<'a>(
     listener: &'a Listener,
     terms: Terms<'a>,
@@ -128,7 +128,7 @@ pub(crate) fn arrivals<'a>(
     }
 }
 
-/// Opens a session with a peer that listens: without a key, from the device's own address.
+/// Opens a session with a listening peer. Without a key, connects from the device's own address.
 pub(crate) fn reach(
     device: &Device,
     peer: SocketAddr,
@@ -139,25 +139,26 @@ pub(crate) fn reach(
     Ok(Session::connect_for(device, peer, terms, deadline)?)
 }
 
-/// Checks that the peer's queue pair is at the address that its messages name, and not at this end's.
+/// Checks that the peer's queue pair has the address that its messages name, and that this is not an address of this
+/// end.
 pub(crate) fn check_end(device: &Device, end: &End, theirs: &PeerInfo) -> Result<()> {
     let (said, named) = (end.address, theirs.endpoint.address);
     if (said.ip(), said.port()) != (named.ip(), named.port()) {
         return Err(PeerError::TwoAddresses { said, named }.into());
     }
-    // Two processes may share a network card, and no UDP port.
+    // Two processes may share a network card, but not a UDP port.
     if device.provider() == Provider::Soft && named == device.address() {
         return Err(PeerError::OwnAddress(named).into());
     }
     Ok(())
 }
 
-/// The path MTU that a peer names by its code.
+/// Returns the path MTU that a peer names by its code.
 pub(crate) fn known_mtu(mtu: u8) -> Result<Mtu> {
     Ok(Mtu::from_code(mtu).ok_or(PeerError::Mtu(mtu))?)
 }
 
-/// The largest path MTU that this end and the peer at `end`, which named `theirs`, both see.
+/// Returns the largest path MTU that both this end and the peer at `end`, which named `theirs`, can use.
 pub(crate) fn common_mtu(device: &Device, end: &End, theirs: u8) -> Result<Mtu> {
     Ok(known_mtu(theirs)?.min(device.path_mtu(end.address.ip())?))
 }

@@ -1,4 +1,4 @@
-//! Copy functions of another library, measured beside the paths of this one.
+//! Copy functions of another library, measured beside gdr's own paths.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use crate::error::{Error, Result};
 use crate::mapped_buffer::CopyDirection;
 
-/// `int copy(void *to, const void *from, size_t bytes)`; 0 means that the bytes are copied.
+/// `int copy(void *to, const void *from, size_t bytes)`; returns 0 once the bytes are copied.
 type CopyFunction = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> c_int;
 
 /// A library with the C functions `copy_to_mapping` and `copy_from_mapping`.
@@ -21,18 +21,18 @@ pub struct CopyLibrary {
     file: PathBuf,
     to_mapping: CopyFunction,
     from_mapping: CopyFunction,
-    /// The library that the functions are in; `None` for a test's functions.
+    /// The library that contains the functions; `None` for a test's functions.
     _loaded: Option<Library>,
 }
 
 impl CopyLibrary {
-    /// Loads a library. Its functions run in this process, with its rights.
+    /// Loads a library. Its functions run in this process, with its privileges.
     ///
     /// # Errors
     /// [`Error::CopyLibrary`].
     pub fn load(file: &Path) -> Result<Self> {
         let error = |error: libloading::Error| {
-            // The loader's own words are the source.
+            // Keep the loader's message as the source.
             let source = error.source().map(ToString::to_string);
             let why = source.unwrap_or_else(|| error.to_string());
             let file = file.to_owned();
@@ -44,10 +44,10 @@ impl CopyLibrary {
                 None => Error::CopyLibrary { why, file },
             }
         };
-        // SAFETY: the program's user names the library, and guarantees its initializers.
+        // SAFETY: the user who names the library vouches for its initializers.
         let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) }.map_err(error)?;
         let function = |name: &CStr| {
-            // SAFETY: the user guarantees the type, too, which the documentation states.
+            // SAFETY: the documentation states the required type, and the user vouches for it.
             let found = unsafe { library.get::<CopyFunction>(name) };
             found.map(|symbol| *symbol).map_err(error)
         };
@@ -59,7 +59,7 @@ impl CopyLibrary {
         })
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn file(&self) -> &Path {
         &self.file
     }
@@ -67,11 +67,11 @@ impl CopyLibrary {
     /// Copies between a mapping at `offset` and host memory.
     ///
     /// # Errors
-    /// [`Error::CopyLibrary`] if the function says that it failed.
+    /// [`Error::CopyLibrary`] if the function reports a failure.
     ///
     /// # Safety
-    /// The mapping has `len` bytes there. `host` is readable for a copy to the GPU and writable for one
-    /// from it, for `len` bytes.
+    /// The mapping has `len` bytes at `offset`. For `len` bytes, `host` is readable for a copy to the GPU and writable
+    /// for a copy from it.
     pub(crate) unsafe fn copy(
         &self,
         direction: CopyDirection,
@@ -81,7 +81,7 @@ impl CopyLibrary {
         len: usize,
     ) -> Result<()> {
         let mapped = mapping.as_ptr().wrapping_add(offset as usize);
-        // SAFETY: the caller's promise; the user guarantees the functions.
+        // SAFETY: the caller guarantees both ranges; the user vouches for the functions.
         let status = unsafe {
             match direction {
                 CopyDirection::ToGpu => (self.to_mapping)(mapped.cast(), host.cast(), len),
@@ -103,7 +103,7 @@ pub(crate) mod tests {
     use super::*;
 
     unsafe extern "C" fn copies(to: *mut c_void, from: *const c_void, len: usize) -> c_int {
-        // SAFETY: the contract of the type.
+        // SAFETY: callers of a `CopyFunction` pass two disjoint ranges of `len` bytes.
         unsafe { to.copy_from_nonoverlapping(from, len) };
         0
     }
@@ -125,17 +125,17 @@ pub(crate) mod tests {
         }
     }
 
-    /// One that copies.
+    /// Returns a library whose functions copy.
     pub(crate) fn right() -> CopyLibrary {
         of(copies, copies)
     }
 
-    /// One that does not copy from the GPU, and says that it did.
+    /// Returns a library that does not copy from the GPU, but reports success.
     pub(crate) fn wrong() -> CopyLibrary {
         of(copies, does_nothing)
     }
 
-    /// One that refuses to copy.
+    /// Returns a library that refuses to copy.
     pub(crate) fn refusing() -> CopyLibrary {
         of(refuses, refuses)
     }

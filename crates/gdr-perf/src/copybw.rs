@@ -17,13 +17,13 @@ use crate::timer::Batches;
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Bytes to allocate; rounded up to whole GPU pages.
+    /// Bytes to allocate, rounded up to whole GPU pages.
     pub buffer: u64,
     /// How to allocate and map them.
     pub memory: BufferOptions,
     /// Bytes of each copy.
     pub sizes: Vec<u64>,
-    /// Where in the buffer copies start.
+    /// Offset in the buffer at which copies start.
     pub offset: u64,
     /// Copies to the GPU, each size.
     pub writes: u32,
@@ -34,7 +34,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// The defaults of `gdrcopy_copybw`.
+    /// Returns the defaults of `gdrcopy_copybw`.
     fn default() -> Self {
         Self {
             buffer: 128 << 10,
@@ -48,7 +48,7 @@ impl Default for Settings {
     }
 }
 
-/// What happens during a run.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -73,7 +73,7 @@ pub enum Event<'a> {
     Unpinning,
 }
 
-/// The bandwidth of copies of one size.
+/// Bandwidth of copies of one size.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rate {
     /// Bytes a copy.
@@ -81,7 +81,7 @@ pub struct Rate {
     /// Where the bytes go.
     #[serde(rename = "way", serialize_with = "direction_name")]
     pub direction: CopyDirection,
-    /// The mean over all copies, in MiB/s.
+    /// Mean over all copies, in MiB/s.
     pub mib_per_s: f64,
     /// The duration of a copy.
     pub copy: Summary,
@@ -89,7 +89,7 @@ pub struct Rate {
     pub copies_per_sample: u32,
 }
 
-/// The result of the measurement.
+/// Result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// `gdr.copybw`.
@@ -100,11 +100,11 @@ pub struct Report {
     pub subject: Subject,
     /// The buffer.
     pub setup: Setup,
-    /// Where in it copies start.
+    /// Offset in the buffer at which copies start.
     pub offset: u64,
     /// Each size in each direction.
     pub rates: Vec<Rate>,
-    /// The comparison with `cuMemcpy`, where it was requested.
+    /// Comparison with `cuMemcpy`, if requested.
     pub against_cuda: Vec<Comparison>,
 }
 
@@ -179,7 +179,7 @@ fn measure(
         len,
     )?;
     let copy = samples.summary()?;
-    // The mean over equal batches is the mean over all copies.
+    // Batches have equal size, so their mean is the mean over all copies.
     let mib_per_s = size as f64 / f64::from(1 << 20) / (copy.mean_ns.max(0.001) / 1e9);
     Ok(Rate {
         size,

@@ -17,23 +17,23 @@ use crate::report::{Schema, Subject};
 use crate::stats::{Samples, Summary};
 use crate::timer::{Batches, nanoseconds};
 
-/// The deadline of the kernel that invalidates the CPU's cache lines.
+/// Deadline of the kernel that invalidates the CPU's cache lines.
 const KERNEL_LIMIT: Duration = Duration::from_secs(20);
 
-/// The state of the CPU's cache at the beginning of a copy.
+/// State of the CPU's cache at the start of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cache {
     /// As the previous copy left it.
     #[default]
     Warm,
-    /// The GPU writes the memory before each copy; for cached mappings only.
+    /// Invalidated: the GPU writes the memory before each copy. For cached mappings only.
     Cold,
 }
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Bytes to allocate; rounded up to whole GPU pages.
+    /// Bytes to allocate, rounded up to whole GPU pages.
     pub buffer: u64,
     /// How to allocate and map them.
     pub memory: BufferOptions,
@@ -74,7 +74,7 @@ impl Series {
     /// Both directions by `cuMemcpy`.
     pub const CUDA: [Self; 2] = [Self::CudaToGpu, Self::CudaFromGpu];
 
-    /// The name that `gdrcopy_copylat` prints.
+    /// Returns the name that `gdrcopy_copylat` prints.
     pub const fn name(self) -> &'static str {
         match self {
             Self::CudaToGpu => "cuMemcpy_H2D",
@@ -84,7 +84,7 @@ impl Series {
         }
     }
 
-    /// Where the bytes go.
+    /// Returns where the bytes go.
     pub const fn direction(self) -> CopyDirection {
         match self {
             Self::CudaToGpu | Self::ToMapping => CopyDirection::ToGpu,
@@ -93,7 +93,7 @@ impl Series {
     }
 }
 
-/// What happens during a run.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -129,7 +129,7 @@ pub struct Row {
     pub copies_per_sample: u32,
 }
 
-/// The result of the measurement.
+/// Result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// `gdr.copylat`.
@@ -142,7 +142,7 @@ pub struct Report {
     pub setup: Setup,
     /// Each series, each size.
     pub rows: Vec<Row>,
-    /// The comparison with `cuMemcpy`, where it was requested.
+    /// Comparison with `cuMemcpy`, if requested.
     pub against_cuda: Vec<Comparison>,
 }
 
@@ -229,7 +229,7 @@ fn measure(
     let through_mapping = Series::MAPPING.contains(&series);
     let (samples, copies_per_sample) = match cold {
         Some(stream) if through_mapping => {
-            // One copy a sample: the GPU invalidates the cache lines before each of them.
+            // One copy per sample, because the GPU invalidates the cache lines before each.
             let mut samples = Samples::new()?;
             for _ in 0..batches.iterations() {
                 let words = size.div_ceil(4);

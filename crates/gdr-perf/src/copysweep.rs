@@ -1,4 +1,4 @@
-//! Every path of copies, size by size, beside `cuMemcpy` and what a planner chooses.
+//! Measures every copy path by size, beside `cuMemcpy` and the planner's choice.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -26,15 +26,15 @@ use crate::report::{Schema, Subject};
 use crate::stats::{Samples, Summary};
 use crate::timer::nanoseconds;
 
-/// The most time that a copy by the copy engine may take.
+/// Maximum duration of a copy by the copy engine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The least time of a batch, so that reading the clock does not count.
+/// Minimum duration of a batch, so that reading the clock does not matter.
 const BATCH_NS: f64 = 20_000.0;
-/// The most copies of a batch.
+/// Maximum number of copies in a batch.
 const MOST_IN_BATCH: f64 = 1000.0;
-/// The fewest and the most batches.
+/// Minimum and maximum number of batches.
 const BATCHES: (f64, f64) = (5.0, 60.0);
-/// Copies that are queued at once, and their length, to measure the cost of one among others.
+/// Number of copies queued at once to measure the cost of one among others, and their length.
 const QUEUED: usize = 8;
 const QUEUED_LEN: usize = 4096;
 
@@ -50,7 +50,7 @@ pub enum Extent {
 /// The costs that the planner knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Costs {
-    /// The user's profile of this machine, else the built-in ones.
+    /// The user's profile of this machine, or the built-in costs without one.
     OfUser,
     /// The built-in ones.
     BuiltIn,
@@ -59,7 +59,7 @@ pub enum Costs {
 /// Whether reads by a resident kernel are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResidentPath {
-    /// They are, and the planner may choose them.
+    /// Measures them, and lets the planner choose them.
     Measured,
     /// Like [`ResidentPath::Measured`] on GPUs that support them.
     WhereSupported,
@@ -74,9 +74,9 @@ pub struct Settings {
     pub memory: BufferOptions,
     /// Bytes of each copy.
     pub sizes: Vec<u64>,
-    /// Where in the buffer copies start.
+    /// Offset in the buffer at which copies start.
     pub offset: u64,
-    /// The most threads of a copy.
+    /// Maximum number of threads of a copy.
     pub max_threads: NonZeroU16,
     /// Whether reads by a resident kernel are measured.
     pub resident: ResidentPath,
@@ -86,12 +86,12 @@ pub struct Settings {
     pub library: Option<Arc<CopyLibrary>>,
     /// What the planner knows.
     pub costs: Costs,
-    /// The time for one size on one path, about. A copy is made five times at least.
+    /// Approximate time for one size on one path. A copy is made at least five times.
     pub time: Duration,
 }
 
 impl Settings {
-    /// The numbers of threads to measure: one, the most, its half and its quarter.
+    /// Returns the numbers of threads to measure: one, the maximum, half of it and a quarter of it.
     fn threads(&self) -> Vec<NonZeroU16> {
         let most = self.max_threads.get();
         let mut threads = vec![1, most / 4, most / 2, most];
@@ -100,7 +100,7 @@ impl Settings {
         threads.into_iter().filter_map(NonZeroU16::new).collect()
     }
 
-    /// The methods for copies in a direction, on paths that the limits allow.
+    /// Returns the methods for copies in a direction, on paths that the limits allow.
     fn methods(&self, direction: CopyDirection, limits: PathLimits) -> Vec<Method> {
         let resident = (direction == CopyDirection::FromGpu && limits.allow(CopyPath::Resident))
             .then_some(CopyPath::Resident);
@@ -117,7 +117,7 @@ impl Settings {
         }
     }
 
-    /// The number of [`Event::Measured`] of a run.
+    /// Returns the number of [`Event::Measured`] of a run.
     pub fn steps(&self) -> usize {
         4 * self.sizes.len()
     }
@@ -183,7 +183,7 @@ pub struct Row {
     pub copy: Summary,
 }
 
-/// What the planner chose, beside the fastest that was measured.
+/// The planner's choice beside the fastest method measured.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Choice {
     /// The copies.
@@ -192,13 +192,13 @@ pub struct Choice {
     /// The path that the planner chose.
     #[serde(serialize_with = "name")]
     pub path: CopyPath,
-    /// The median of the planned copies, nanoseconds.
+    /// Median of the planned copies, in nanoseconds.
     pub planned_ns: f64,
-    /// The fastest single path, `cuMemcpy` and the library's functions included.
+    /// Fastest method on its own, including `cuMemcpy` and the library's functions.
     pub best: Method,
-    /// Its median, nanoseconds.
+    /// Median of the fastest method, in nanoseconds.
     pub best_ns: f64,
-    /// How many times longer the planned copy takes than the fastest.
+    /// Duration of the planned copy divided by the fastest duration.
     pub ratio: f64,
 }
 
@@ -218,20 +218,20 @@ pub struct Report {
     /// How the memory is mapped.
     #[serde(serialize_with = "name")]
     pub caching: gdr_copy::Caching,
-    /// The routine of CPU copies.
+    /// Routine of CPU copies.
     pub routine: &'static str,
-    /// The most threads of a copy.
+    /// Maximum number of threads of a copy.
     pub max_threads: NonZeroU16,
     /// The file of the copy functions of [`Method::Library`].
     pub library: Option<PathBuf>,
     /// What the planner knows.
     #[serde(serialize_with = "name")]
     pub costs: CalibrationSource,
-    /// Each size, in each direction, of each kind of memory, by each method.
+    /// A row for each size, direction, kind of memory and method.
     pub rows: Vec<Row>,
     /// What the planner chose; empty for [`Extent::Paths`].
     pub choices: Vec<Choice>,
-    /// The cost of a short copy by the copy engine among others, nanoseconds.
+    /// Cost of a short copy by the copy engine among others, in nanoseconds.
     pub queued_copy_ns: f64,
     /// The machine, as profiles name it.
     #[serde(skip)]
@@ -239,7 +239,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The profile of this machine.
+    /// Returns the profile of this machine.
     pub fn profile(&self) -> Profile {
         let mut calibration = Calibration::new();
         let mut all: Vec<Series> = self.rows.iter().filter_map(series_of).collect();
@@ -252,7 +252,7 @@ impl Report {
                 .filter(|row| series_of(row) == Some(series));
             let points = rows.map(|row| CostPoint {
                 len: row.cell.size,
-                // Fast clocks and short copies.
+                // A short copy may take less than a tick of the clock.
                 ns: row.copy.median_ns.max(0.001),
             });
             if let Ok(curve) = CostCurve::new(points) {
@@ -266,7 +266,7 @@ impl Report {
         }
     }
 
-    /// The choice that is slowest relative to the fastest path.
+    /// Returns the choice that is slowest relative to the fastest path.
     pub fn worst_choice(&self) -> Option<&Choice> {
         let choices = self.choices.iter();
         choices.max_by(|a, b| a.ratio.total_cmp(&b.ratio))
@@ -284,13 +284,13 @@ fn series_of(row: &Row) -> Option<Series> {
     }
 }
 
-/// What happens during a run.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// Copies of this kind and size begin.
     Begin(&'a SweepCell),
-    /// They were measured by every method.
+    /// They were measured with every method.
     Measured(&'a [Row]),
 }
 
@@ -364,7 +364,7 @@ pub fn run(
     })
 }
 
-/// Puts the items into another order, by a linear congruential generator.
+/// Shuffles the items with a linear congruential generator.
 fn shuffle(items: &mut [usize], random: &mut u64) {
     for last in (1..items.len()).rev() {
         *random = random
@@ -402,8 +402,8 @@ struct Bench {
     library: Option<Arc<CopyLibrary>>,
     buffer: Arc<DeviceBuffer>,
     offset: u64,
-    /// The bytes to write, and the destinations of reads, which all methods share: the engine writes
-    /// faster to memory that the CPU has not touched since its last copy there.
+    /// Bytes to write, and destinations of reads. All methods share them, because the copy engine writes faster to
+    /// memory that the CPU has not touched since its last copy there.
     source: Vec<u8>,
     sink: Vec<u8>,
     locked_source: Arc<HostBuffer>,
@@ -436,9 +436,9 @@ impl Bench {
         })
     }
 
-    /// Measures the methods in turn, so that what disturbs the machine disturbs each of them. Their order
-    /// changes from round to round. A turn begins with a copy that is not timed: how fast the GPU writes
-    /// to host memory depends on what the method before left in the caches.
+    /// Measures the methods in turn, so that disturbances of the machine affect all of them alike. Their order changes
+    /// from round to round. Each turn begins with a copy that is not timed, because the GPU's write speed to host
+    /// memory depends on what the previous method left in the caches.
     fn measure(&mut self, cell: SweepCell, methods: &[Method], time: Duration) -> Result<Vec<Row>> {
         let mut plans = Vec::with_capacity(methods.len());
         for &method in methods {
@@ -545,8 +545,8 @@ impl Bench {
             (CopyDirection::ToGpu, HostMemory::PageLocked) => self.locked_source.cpu_ptr(),
             (CopyDirection::FromGpu, HostMemory::PageLocked) => self.locked_sink.cpu_ptr(),
         };
-        // SAFETY: all of them and the mapping from the offset on have the bytes of the largest size, which
-        // `run` has checked; nothing else uses them now.
+        // SAFETY: the host buffers, and the mapping from the offset on, hold the largest size, which `run` has checked.
+        // Nothing else uses them now.
         unsafe { library.copy(direction, self.copier.mapping(), self.offset, host, len) }
     }
 
@@ -576,7 +576,7 @@ impl Bench {
         compare(&what, &self.source[..len], &self.sink[..len])
     }
 
-    /// The cost of a short copy by the copy engine among others.
+    /// Measures the cost of a short copy by the copy engine among others, in nanoseconds.
     fn queued_copy(&self) -> Result<f64> {
         let stream = self.buffer.gpu().stream()?;
         let len = QUEUED_LEN.min(self.locked_sink.len());

@@ -10,7 +10,7 @@ use gdr_rdma::{RegistrationMethod, SoftOptions, WcStatus};
 
 use crate::transfer::PlanError;
 
-/// The longest timeout of a step, which a peer may choose: a day.
+/// Maximum timeout of a step, which a peer may choose: one day.
 pub(crate) const MOST_SECONDS: u64 = 86_400;
 
 /// This crate's results.
@@ -46,7 +46,7 @@ pub enum Error {
     /// The program at the other end of a run in two processes failed or broke the protocol.
     #[error("the peer {0}")]
     Peer(#[from] PeerError),
-    /// The name of the host has no known address.
+    /// The host name does not resolve to an address.
     #[error("the host {host} has no known address: {why}; use its address instead")]
     Host { host: String, why: String },
     /// The GPU has too little free memory.
@@ -65,7 +65,7 @@ pub enum Error {
     /// The settings contradict each other.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The bytes that were read are not those that were written.
+    /// The bytes that were read differ from the bytes that were written.
     #[error(
         "{what}: byte {offset} is {found:#04x} instead of {expected:#04x}, so the figures of this run \
          are invalid: check the mapping first"
@@ -85,7 +85,7 @@ pub enum Error {
         rounds: u32,
         limit: Duration,
     },
-    /// The kernel saw a flag before the data that were written ahead of it.
+    /// The kernel saw a flag before the data written ahead of it.
     #[error(
         "{mismatches} payload words were still from an earlier round when the flag of this round was \
          seen; data and flag arrive out of order on this machine"
@@ -111,7 +111,7 @@ impl From<gdr_rdma::NicError> for Error {
 impl Error {
     /// Returns the code of this error for programs, such as `no_mappings`.
     ///
-    /// A variant that gets another name keeps its code.
+    /// A renamed variant keeps its code.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Gpu(error) => error.code(),
@@ -133,7 +133,7 @@ impl Error {
         }
     }
 
-    /// What the caller can change, where the text of the error suggests it.
+    /// Returns what the caller can change, where the text of the error suggests it.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             Self::GpuMemory { .. } => Some(Remedy::SmallerSize),
@@ -148,27 +148,27 @@ impl Error {
     }
 }
 
-/// What a caller can change about a run that failed.
+/// What the caller of a failed run can change.
 ///
-/// This crate has no command line: a program that offers these as options adds their names.
+/// This crate has no command line. A program that offers these as options adds their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Remedy {
-    /// A longer timeout of a step.
+    /// Allow a longer timeout for a step.
     LongerTimeout,
-    /// Fewer bytes at a time.
+    /// Transfer fewer bytes at a time.
     SmallerSize,
-    /// The same run once staged and once direct.
+    /// Run once staged and once direct, and compare.
     CompareTransferModes,
     /// The checks of [`crate::sanity`].
     RunSanity,
-    /// The names of the checks of [`crate::sanity`].
+    /// List the names of the checks in [`crate::sanity`].
     ListChecks,
-    /// The names of the RDMA devices of this machine.
+    /// List the names of this machine's RDMA devices.
     ListDevices,
-    /// The device of the end that owns the GPU memory, by name.
+    /// Name the device of the end that owns the GPU memory.
     NameReceiver,
-    /// The address of the peer, where a device of this machine was expected.
+    /// Name the peer's address where a device of this machine was given.
     NamePeer,
 }
 
@@ -187,7 +187,7 @@ pub enum TransferFailure {
     /// It did not complete in time.
     #[error("did not complete within {limit:?}; allow a longer timeout")]
     Deadline { limit: Duration },
-    /// The peer sent a message or closed the connection while it was waited for.
+    /// The peer sent a message or closed the connection during the wait.
     #[error("was abandoned: {PEER_ENDED}")]
     Interrupted,
 }
@@ -195,27 +195,27 @@ pub enum TransferFailure {
 /// Why a wait for completions ended early.
 pub(crate) const PEER_ENDED: &str = "the peer ended the run or closed the connection";
 
-/// What the program at the other end did, as the rest of a sentence about it.
+/// What the program at the other end did, as the rest of a sentence that begins with "the peer".
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields' names say what they hold")]
 pub enum PeerError {
-    /// It refused the run, in these words.
+    /// It refused the run with this message.
     #[error("refused: {0}")]
     Refused(String),
-    /// A message could not be encoded for it.
+    /// A message to it could not be encoded.
     #[error("cannot be reached with a message: {0}")]
     Encode(serde_json::Error),
-    /// It sent bytes that are not a message of this protocol.
+    /// It sent bytes that do not form a message of this protocol.
     #[error(
         "sent bytes that are not a message of this protocol: {0}; use the same version of gdr, and the \
          same command, on both sides"
     )]
     Message(String),
-    /// It sent another message than the protocol has at this point.
+    /// It sent a message out of order.
     #[error("sent `{0}` out of order; use the same version of gdr on both sides")]
     OutOfTurn(&'static str),
-    /// It speaks another version of the protocol.
+    /// It speaks a different version of the protocol.
     #[error(
         "speaks version {theirs} of the protocol, but this side speaks version {ours}; use the same \
          version of gdr on both sides"
@@ -224,7 +224,7 @@ pub enum PeerError {
     /// It requested settings that this end refuses.
     #[error("requested settings that cannot be used: {0}")]
     Settings(SettingsError),
-    /// It chose another value than the listening end was given.
+    /// It chose a value other than the listening end's.
     #[error(
         "requests {name} {theirs}, but the server was given {ours}: use the same value at both ends, or \
          leave it out at the server"
@@ -243,15 +243,15 @@ pub enum PeerError {
     /// It named an RDMA address of this end.
     #[error("uses this side's own RDMA address, {0}; give it a different address")]
     OwnAddress(SocketAddr),
-    /// It offered other memory than was requested.
+    /// It offered memory other than requested.
     #[error("offered different memory than requested; use the same version of gdr on both sides")]
     OtherMemory,
-    /// A message of another length arrived than was agreed on.
+    /// A message arrived with a length other than agreed.
     #[error(
         "sent a message of {bytes} bytes instead of {size}; use the same version of gdr on both sides"
     )]
     MessageLength { bytes: u32, size: u64 },
-    /// Other messages arrived than it says.
+    /// The messages that arrived are not those it reports as sent.
     #[error(
         "sent a different number of messages than it reported; use the same version of gdr on both sides"
     )]
@@ -266,7 +266,7 @@ pub enum PeerError {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields' names say what they hold")]
 pub enum SettingsError {
-    /// More bytes than an address space has.
+    /// More bytes than the address space holds.
     #[error("{bytes} bytes are too many for this process: use fewer")]
     TooLarge { bytes: u64 },
     /// No size to measure.
@@ -284,19 +284,19 @@ pub enum SettingsError {
     /// Too many round trips.
     #[error("{0} round trips are too many")]
     Rounds(u32),
-    /// A payload that is not a number of words.
+    /// A payload that does not consist of whole words.
     #[error("the data size must be divisible by 4")]
     Payload,
     /// A kernel without blocks.
     #[error("the kernel needs at least 1 block")]
     NoBlocks,
-    /// A block with a number of threads that no GPU has.
+    /// A number of threads per block that no GPU supports.
     #[error("a block has 1 to 1024 threads")]
     Threads,
     /// Fewer than one measurement.
     #[error("nothing was measured: use at least 1 iteration")]
     NoSamples,
-    /// A histogram that does not fit into memory.
+    /// A histogram too large to allocate.
     #[error("the histogram of the samples cannot be allocated: {0}")]
     Histogram(String),
     /// Two buffers of different lengths.
@@ -312,10 +312,10 @@ pub enum SettingsError {
         name: String,
         nearest: Option<String>,
     },
-    /// A plan of a measurement that cannot be measured.
+    /// A plan that cannot be measured.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A registration by another method than a dma-buf.
+    /// A registration method other than dma-buf.
     #[error(
         "{device} does not access this memory by dma-buf, but by another method: {method}; do not require \
          a dma-buf, or run `gdr doctor` to find out why"
@@ -327,10 +327,10 @@ pub enum SettingsError {
     /// Staging where the device itself transfers.
     #[error("a kernel device cannot use staging: it accesses GPU memory directly, or not at all")]
     StagedByDevice,
-    /// A number of bytes that cannot be transferred.
+    /// A size that cannot be transferred.
     #[error("{0} bytes cannot be transferred: use a multiple of 4 up to 1G")]
     TransferSize(u64),
-    /// A number of queue pairs that no transfer is striped over.
+    /// An unsupported number of queue pairs.
     #[error("a transfer cannot be striped over {0} queue pairs: use 1 to {most}", most = SoftOptions::MAX_SHARDS)]
     QueuePairs(usize),
     /// Fewer than one iteration.
@@ -339,7 +339,7 @@ pub enum SettingsError {
     /// A timeout of 0.
     #[error("a step cannot complete in 0 seconds: use at least 1")]
     NoTimeout,
-    /// A timeout that never passes.
+    /// A timeout above the maximum.
     #[error("a step may not take {} seconds: use at most {MOST_SECONDS} (a day)", .0.as_secs())]
     LongTimeout(Duration),
     /// A kernel device at one end and a soft one at the other.
@@ -375,21 +375,21 @@ pub enum SettingsError {
         name: String,
         source: Box<gdr_rdma::Error>,
     },
-    /// An address of another host where a device of this host was expected.
+    /// An address of another host where a device of this host is required.
     #[error(
         "{name} is {address}, which is not an address of this host: choose an address of this host"
     )]
     OtherHost { name: String, address: IpAddr },
-    /// Every loopback address in use.
+    /// All loopback addresses are in use.
     #[error("all loopback addresses that were tried are in use")]
     LoopbackAddresses,
-    /// An unspecified address to listen on, and no device.
+    /// An unspecified address to listen at, without a device.
     #[error("0.0.0.0 and :: do not determine the address for RDMA: name the device")]
     UnspecifiedAddress,
-    /// A part of the expected rate that is not between 0 and 1.
+    /// A fraction of the expected rate outside 0 to 1.
     #[error("{0} is not a fraction of the expected rate: use 0 (any rate passes) to 1 (100%)")]
     LeastPart(String),
-    /// A mesh of one rank, or of too many.
+    /// A mesh of one rank, or of too many ranks.
     #[error("a mesh cannot have {0} ranks: use 2 to 4096")]
     Ranks(usize),
     /// A link-local address for a soft device.
@@ -401,7 +401,7 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// What the caller can change.
+    /// Returns what the caller can change.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             Self::NoSuchCheck { .. } => Some(Remedy::ListChecks),
@@ -417,7 +417,7 @@ fn suggestion(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!(": did you mean `{name}`?"))
 }
 
-/// Turns an observer's answer into a result: [`Error::Stopped`] on a break.
+/// Turns an observer's answer into a result: a break becomes [`Error::Stopped`].
 pub(crate) fn proceed(flow: ControlFlow<()>) -> Result<()> {
     match flow {
         ControlFlow::Continue(()) => Ok(()),

@@ -1,17 +1,17 @@
-//! What a listening end expects of what its peer chooses.
+//! What a listening end requires of its peer's choice.
 
 use crate::error::PeerError;
 
-/// A part of what the connecting end chooses.
+/// One part of the connecting end's choice.
 #[derive(Clone, Copy, Debug)]
 pub struct ChosenPart<T> {
-    /// Its name, as the user knows it.
+    /// Name of the part, as the user knows it.
     pub name: &'static str,
-    /// Its value in words, which differ for values that differ.
+    /// Formats the value. Different values have different texts.
     pub value: fn(&T) -> String,
 }
 
-/// What a listening end expects of what its peer chooses: the peer has to choose the same.
+/// The choice that a listening end requires its peer to make.
 #[derive(Clone, Debug)]
 pub struct Expected<T> {
     ours: T,
@@ -19,12 +19,12 @@ pub struct Expected<T> {
 }
 
 impl<T> Expected<T> {
-    /// Expects the choice of a peer to be as `ours` in these parts.
+    /// Requires a peer to choose the same as `ours` in these parts.
     pub const fn new(ours: T, parts: Vec<ChosenPart<T>>) -> Self {
         Self { ours, parts }
     }
 
-    /// Refuses another choice.
+    /// Refuses a different choice.
     ///
     /// # Errors
     /// [`PeerError::OtherChoice`] with the first part that differs.

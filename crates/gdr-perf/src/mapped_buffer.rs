@@ -1,4 +1,4 @@
-//! The mapped buffer that a measurement uses.
+//! The mapped buffer of a measurement.
 
 pub use gdr_copy::plan::CopyDirection;
 use gdr_copy::{Caching, MapOptions, Mapping, Pinned};
@@ -34,11 +34,11 @@ impl Default for BufferOptions {
 
 /// A buffer that is allocated, pinned and mapped, and host memory to copy from and to.
 pub(crate) struct MappedBuffer {
-    // Field order is drop order: unmapped, unpinned, freed.
+    // Fields drop in order: unmap, unpin, free.
     pub(crate) mapping: Mapping,
     pub(crate) pinned: Pinned,
     pub(crate) buffer: DeviceBuffer,
-    /// The bytes to write: the pattern of the kernels.
+    /// Bytes to write: the pattern of the kernels.
     pub(crate) source: PageLocked,
     /// The destination of reads.
     pub(crate) sink: PageLocked,
@@ -77,7 +77,7 @@ pub struct Setup {
     pub page_offset: u64,
     /// Bytes pinned.
     pub mapped_bytes: u64,
-    /// Bytes of a pinned page.
+    /// Bytes per pinned page.
     pub page_bytes: u32,
     /// Whether the mapping is write-combined.
     pub write_combined: bool,
@@ -122,8 +122,8 @@ impl MappedBuffer {
         }
     }
 
-    /// Clears the destination of copies of `len` bytes, so that only those copies can put the
-    /// right bytes there: on the GPU for copies to it, in the sink for copies from it.
+    /// Clears the destination of copies of `len` bytes, so that only these copies can put the right bytes there: on the
+    /// GPU for copies to it, in the sink for copies from it.
     pub(crate) fn prepare(
         &mut self,
         direction: CopyDirection,
@@ -205,14 +205,14 @@ impl MappedBuffer {
     }
 }
 
-/// The steps in which a mapped buffer is released.
+/// Steps in which a mapped buffer is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     Unmap,
     Unpin,
 }
 
-/// `bytes` rounded up to whole GPU pages, at least one.
+/// Rounds `bytes` up to whole GPU pages, at least one.
 pub(crate) fn whole_pages(bytes: u64) -> Result<u64> {
     let rounded = bytes.max(1).checked_next_multiple_of(GPU_PAGE);
     Ok(rounded.ok_or(SettingsError::TooLarge { bytes })?)

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::SettingsError;
 use crate::report::Subject;
 
-/// The GPU memory, and how bytes are transferred into it.
+/// GPU memory, and how bytes get into it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// The GPU, the backend and its route.
@@ -17,11 +17,10 @@ pub struct Memory {
     pub reached: TransferMode,
     /// Why this mode is used.
     pub why: String,
-    /// The registration methods that a kernel device rejected, a sentence each.
+    /// Registration methods that a kernel device rejected, with a sentence for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<String>,
-    /// Single READs of this many bytes and more are made by the copy engine, although others go by
-    /// the mapping.
+    /// The copy engine makes single READs of this many bytes and more, even where others use the mapping.
     #[serde(default)]
     pub long_reads_from: Option<u64>,
 }
@@ -51,11 +50,10 @@ pub struct MemoryFacts {
     pub reached: Option<TransferMode>,
     /// Why it is reached in this way, and how it was registered.
     pub why: Option<String>,
-    /// The registration methods that a kernel device rejected, a sentence each.
+    /// Registration methods that a kernel device rejected, with a sentence for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<String>,
-    /// Single transfers out of it of this many bytes and more are made by the copy engine, although
-    /// others go by the mapping.
+    /// The copy engine makes single transfers out of it of this many bytes and more, even where others use the mapping.
     #[serde(default)]
     pub long_reads_from: Option<u64>,
 }
@@ -74,8 +72,8 @@ impl MemoryFacts {
         }
     }
 
-    /// Refuses a run between this memory and `other`'s, if only one of two GPUs is simulated: its
-    /// result would be about neither.
+    /// Refuses a run between this memory and `other`'s if exactly one of the two GPUs is simulated, because the result
+    /// would describe neither.
     pub(crate) fn check_beside(&self, other: &Subject) -> Result<(), SettingsError> {
         match &self.gpu {
             Some(gpu) if gpu.simulated != other.simulated => Err(SettingsError::MixedSimulation),

@@ -1,4 +1,4 @@
-//! Page-locked memory as ordinary bytes, for copies that want it as source or target.
+//! Page-locked memory as ordinary bytes, for copies that need it as source or target.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::error::Result;
 pub(crate) struct PageLocked(HostBuffer);
 
 impl PageLocked {
-    /// `len` zeros; at least one byte is allocated.
+    /// Allocates `len` zeros, at least one byte.
     pub(crate) fn zeroed(gpu: &Gpu, len: usize) -> Result<Self> {
         let host = gpu.allocate_host(len.max(1))?;
         host.write(0, &vec![0; len.max(1)])?;
@@ -24,9 +24,9 @@ impl Deref for PageLocked {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the driver mapped `len` bytes there for as long as the buffer lives, and
-        // `zeroed` wrote them all. The buffer is owned here and its GPU address is not
-        // passed on, so only a holder of an exclusive borrow can write to it while the slice lives.
+        // SAFETY: the driver mapped `len` bytes there for as long as the buffer lives, and `zeroed` wrote all of them.
+        // The buffer is owned here and its GPU address is not passed on, so only the holder of an exclusive borrow can
+        // write to it while the slice lives.
         unsafe { std::slice::from_raw_parts(self.0.cpu_ptr(), self.0.len()) }
     }
 }

@@ -1,4 +1,4 @@
-//! JSON messages between two processes. What a peer sends is not trusted.
+//! JSON messages between two processes. Messages from a peer are not trusted.
 
 use gdr_rdma::{Deadline, HandshakeError, PeerText, Session};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::error::{Error, PeerError, Result};
 
-/// The most entries of a list, or fields of an object, in a message.
+/// Maximum number of entries in a list, or fields in an object, of a message.
 const MOST_ENTRIES: usize = 64;
 
 /// Sends a message as JSON.
@@ -28,7 +28,7 @@ pub(crate) fn receive<M: DeserializeOwned>(session: &mut Session, deadline: Dead
     }
 }
 
-/// Turns a refusal of the peer into [`PeerError::Refused`]; other errors stay.
+/// Turns a refusal by the peer into [`PeerError::Refused`]; other errors stay.
 pub(crate) fn refusal(error: gdr_rdma::Error) -> Error {
     match error {
         gdr_rdma::Error::Handshake(HandshakeError::Refused(why)) => {
@@ -48,7 +48,7 @@ pub(crate) fn parse<M: DeserializeOwned>(bytes: &[u8]) -> Result<M> {
     Ok(serde_json::from_value(value).map_err(|error| wrong(&error))?)
 }
 
-/// Escapes every text, so that it can be printed. Returns whether lists and objects are short enough.
+/// Escapes every text, so that it can be printed. Returns whether all lists and objects are short enough.
 fn make_safe(value: &mut Value) -> bool {
     match value {
         Value::String(text) => {

@@ -12,23 +12,23 @@ use crate::bench_target::BenchTarget;
 use crate::error::{Error, Result};
 use crate::poll::poll_until;
 
-/// The deadline of a kernel after its stop flag is set.
+/// Deadline for a kernel to end after its stop flag is set.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// The memory that a flag or the payload is in.
+/// Memory that holds a flag or the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryLocation {
-    /// GPU memory; the CPU reaches it through a mapping.
+    /// GPU memory, which the CPU accesses through a mapping.
     #[serde(rename = "gpumem")]
     Gpu,
-    /// Page-locked host memory; the GPU reaches it over the bus.
+    /// Page-locked host memory, which the GPU accesses over the bus.
     #[serde(rename = "hostmem")]
     Host,
 }
 
 impl MemoryLocation {
-    /// The name that `gdrcopy_pplat` gives it.
+    /// Returns the name that `gdrcopy_pplat` gives it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gpu => "gpumem",
@@ -46,7 +46,7 @@ pub(crate) struct Layout {
     /// The flag that the GPU writes.
     pub(crate) pong: MemoryLocation,
     pub(crate) data: MemoryLocation,
-    /// 32-bit words of payload a round; 0 for none.
+    /// 32-bit words of payload per round; 0 for none.
     pub(crate) data_words: u64,
     pub(crate) direction: Direction,
     pub(crate) blocks: u32,
@@ -56,7 +56,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Flags only, each in the memory of the processor that polls it.
+    /// Returns a layout with flags only, each in the memory of the processor that polls it.
     pub(crate) fn flags(rounds: u32) -> Self {
         Self {
             rounds,
@@ -75,7 +75,7 @@ impl Layout {
 
 /// Memory that both sides use.
 enum SharedBuffer {
-    // Fields drop in order: the mapping has to go before the buffer.
+    // Fields drop in order: the mapping before the buffer.
     Gpu {
         mapping: Mapping,
         buffer: DeviceBuffer,
@@ -123,7 +123,7 @@ impl SharedBuffer {
         Ok(())
     }
 
-    /// Loads with acquire ordering: writes ahead of the flag are visible after it.
+    /// Loads with acquire ordering: writes that precede the flag are visible after it.
     fn load_flag(&self) -> Result<u32> {
         Ok(match self {
             Self::Gpu { mapping, .. } => mapping.flag::<u32>(0)?.load_acquire(),
@@ -206,14 +206,13 @@ impl PingPong {
             barrier: at(BARRIER),
             mismatches: at(MISMATCHES),
         };
-        // Constructed before the launch, so that every return from here on stops the kernel.
+        // Construct this before the launch, so that every return from here on stops the kernel.
         let ping_pong = Self {
             layout,
             memory: ManuallyDrop::new(memory),
         };
-        // SAFETY: every address is memory of `memory`, allocated above with the length that the
-        // kernel's documentation states, on this GPU or page-locked for it. `Drop` gives it back
-        // only once the stream is idle and otherwise leaks it.
+        // SAFETY: every address is in `memory`, allocated above with the length that the kernel's documentation states,
+        // on this GPU or page-locked for it. `Drop` frees it only once the stream is idle, and otherwise leaks it.
         unsafe { ping_pong.memory.stream.launch(&launch)? };
         Ok(ping_pong)
     }
@@ -239,7 +238,7 @@ impl PingPong {
         self.memory.ping.store_flag(round)
     }
 
-    /// The last round that the kernel answered.
+    /// Returns the last round that the kernel answered.
     pub(crate) fn answered(&self) -> Result<u32> {
         self.memory.pong.load_flag()
     }
@@ -274,8 +273,8 @@ impl Drop for PingPong {
             .store_u32(0, 1)
             .and_then(|()| self.memory.stream.wait(STOP_LIMIT));
         if stopped.is_ok() {
-            // SAFETY: dropped once, here, and not used afterwards. The stream is idle, so the
-            // kernel uses none of this memory any more. Otherwise it is leaked.
+            // SAFETY: dropped once, here, and not used afterwards. The stream is idle, so the kernel no longer uses
+            // this memory. Otherwise it is leaked.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }

@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 
 /// Polls between two readings of the clock, which cost as much as several polls.
 const POLLS_PER_LOOK: u32 = 256;
-/// After this time the thread yields between polls: the other side may need the CPU (a simulated
-/// GPU does), and the latency is lost anyway.
+/// After this time the thread yields between polls. The other side may need the CPU, as a simulated GPU does, and a low
+/// latency is out of reach by then.
 const POLITE_AFTER: Duration = Duration::from_micros(200);
 
-/// Polls `ready` until it returns `true`. Returns `false` after `limit`; without a limit it polls
-/// forever.
+/// Polls `ready` until it returns `true`. Returns `false` after `limit`; polls forever without a limit.
 pub(crate) fn poll_until<E>(
     limit: Option<Duration>,
     mut ready: impl FnMut() -> Result<bool, E>,

@@ -14,23 +14,23 @@ use crate::report::{Schema, Subject};
 use crate::stats::{Samples, Summary};
 use crate::timer::{Batches, nanoseconds};
 
-/// Rounds before the measured ones: the kernel starts during them.
+/// Rounds before the measured ones, during which the kernel starts.
 const WARM_UP: u32 = 10;
 /// How long the kernel may take to end after its last answer.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// The most threads that a block can have on any GPU.
+/// Maximum number of threads per block on any GPU.
 const MOST_THREADS: u32 = 1024;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Round trips; rounded up to a multiple of 100 above that.
+    /// Number of round trips; above 100, rounded up to a multiple of 100.
     pub iterations: u32,
     /// The deadline of one answer; `None` waits forever.
     pub timeout: Option<Duration>,
     /// How to allocate and map GPU memory.
     pub memory: BufferOptions,
-    /// Bytes of payload a round, a multiple of 4; 0 for the flag alone.
+    /// Bytes of payload per round, a multiple of 4; 0 for the flag alone.
     pub payload: u64,
     /// Who fills the payload.
     pub direction: Direction,
@@ -47,7 +47,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// The defaults of `gdrcopy_pplat`.
+    /// Returns the defaults of `gdrcopy_pplat`.
     fn default() -> Self {
         Self {
             iterations: 1000,
@@ -64,13 +64,13 @@ impl Default for Settings {
     }
 }
 
-/// What happens during a run.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// A round was answered.
     Answered {
-        /// Rounds so far, the warm-up included.
+        /// Rounds so far, including the warm-up.
         round: u32,
         /// All rounds.
         rounds: u32,
@@ -88,9 +88,9 @@ pub struct Report {
     pub subject: Subject,
     /// Round trips.
     pub iterations: u32,
-    /// Bytes of payload a round.
+    /// Bytes of payload per round.
     pub payload: u64,
-    /// `cpu-to-gpu` or `gpu-to-cpu`: who fills the payload.
+    /// `cpu-to-gpu` or `gpu-to-cpu`: the direction in which the payload goes.
     pub direction: &'static str,
     /// Kernel blocks.
     pub blocks: u32,
@@ -102,16 +102,16 @@ pub struct Report {
     pub cpu_flag: MemoryLocation,
     /// The memory of the payload.
     pub data: MemoryLocation,
-    /// Means of batches, as `gdrcopy_pplat` gives them.
+    /// Means of batches, as `gdrcopy_pplat` reports them.
     pub batch: Summary,
     /// Round trips in each sample of `batch`.
     pub rounds_per_batch: u32,
-    /// Single round trips, each with two readings of the clock in it (20 to 50 ns together).
+    /// Single round trips. Each includes two readings of the clock (20 to 50 ns together).
     pub round: Summary,
 }
 
-/// Measures with the CPU's clock, from before the payload (or the flag) is written until the answer
-/// (and the payload) is read.
+/// Measures round trips with the CPU's clock, from before the payload (or the flag) is written until the answer (and
+/// the payload) is read.
 ///
 /// # Errors
 /// [`Error::Settings`], [`Error::NoAnswer`], [`Error::OutOfOrder`], [`Error::Stopped`], and the
@@ -160,7 +160,7 @@ pub fn run(
                 in_batch = 0.0;
             }
         }
-        // Between rounds, so that it does not add to their time.
+        // Called between rounds, so that it does not add to their time.
         let flow = observe(Event::Answered { round, rounds });
         if flow.is_break() {
             return Err(Error::Stopped);
@@ -190,8 +190,7 @@ pub fn run(
     })
 }
 
-/// Runs one round trip and returns its duration in nanoseconds, without the time to fill and check
-/// the payload.
+/// Runs one round trip; returns its duration in nanoseconds, excluding the time to fill and check the payload.
 fn play(
     ping_pong: &PingPong,
     settings: &Settings,
@@ -226,7 +225,7 @@ fn play(
     }
 }
 
-/// The settings that are used.
+/// Checks the settings, and returns those that are used.
 fn checked(settings: &Settings) -> Result<Settings, SettingsError> {
     if !settings.payload.is_multiple_of(4) {
         return Err(SettingsError::Payload);

@@ -1,4 +1,4 @@
-//! Registered memory of the host or of a GPU, which is filled, compared and copied where it is.
+//! Registered host or GPU memory, which is filled, compared and copied in place.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,7 @@ pub enum TransferMemory<'a> {
 }
 
 impl TransferMemory<'_> {
-    /// Returns whether it is GPU memory that is reached by staging, as far as that is known before it is
-    /// registered.
+    /// Returns whether it is GPU memory that is staged, as far as that is known before registration.
     pub(crate) fn is_staged(&self) -> bool {
         match self {
             Self::Host => false,
@@ -41,13 +40,13 @@ impl TransferMemory<'_> {
     }
 }
 
-/// What is made of GPU memory that a kernel device cannot access.
+/// What to do with GPU memory that a kernel device cannot access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StandIn {
-    /// Nothing: figures of other memory would say nothing about GPU memory.
+    /// Refuse it: figures of other memory would say nothing about GPU memory.
     Refused,
-    /// Page-locked host memory is registered instead, and copied by [`RegisteredBuffer::before_sending`]
-    /// and [`RegisteredBuffer::after_receiving`].
+    /// Register page-locked host memory instead, which [`RegisteredBuffer::before_sending`] and
+    /// [`RegisteredBuffer::after_receiving`] copy.
     Allowed,
 }
 
@@ -62,12 +61,12 @@ enum BufferMemory {
 
 /// A registered range of memory.
 pub(crate) struct RegisteredBuffer {
-    // The region goes before the memory.
+    // Fields drop in order: the region before the memory.
     region: MemoryRegion,
     memory: BufferMemory,
 }
 
-/// The deadline of a kernel that fills or compares one slot of at most 1 GiB.
+/// Deadline of a kernel that fills or compares one slot of at most 1 GiB.
 const KERNEL_LIMIT: Duration = Duration::from_secs(60);
 
 impl RegisteredBuffer {
@@ -135,7 +134,7 @@ impl RegisteredBuffer {
         Ok((registered, made.memory.into()))
     }
 
-    /// How the device reaches it.
+    /// Returns how the device reaches it.
     pub(crate) fn method(&self) -> RegistrationMethod {
         self.region.route()
     }
@@ -148,7 +147,7 @@ impl RegisteredBuffer {
         Ok(self.region.segment(offset, len)?)
     }
 
-    /// The bytes at `offset`, and the peer's bytes with which a striped message exchanges them.
+    /// Returns the bytes at `offset`, and the peer's bytes that a striped message exchanges with them.
     pub(crate) const fn range(&self, offset: u64, remote: Remote, len: u64) -> StripedRange<'_> {
         StripedRange {
             local: &self.region,
@@ -158,7 +157,7 @@ impl RegisteredBuffer {
         }
     }
 
-    /// Writes the pattern of `seed` to `len` bytes at a multiple of 4, in whole words.
+    /// Writes the pattern of `seed` to `len` bytes at `offset`, a multiple of 4, in whole words.
     pub(crate) fn fill(&self, offset: u64, len: u64, seed: u32) -> Result<()> {
         let words = len.div_ceil(4);
         match &self.memory {
@@ -177,8 +176,8 @@ impl RegisteredBuffer {
         }
     }
 
-    /// Compares `len` bytes at a multiple of 4 with the pattern of `seed`: in GPU memory the words by
-    /// a kernel, and the bytes after the last whole word by a copy.
+    /// Compares `len` bytes at `offset`, a multiple of 4, with the pattern of `seed`. In GPU memory, a kernel compares
+    /// the words, and the bytes after the last whole word are copied.
     ///
     /// # Errors
     /// [`Error::WrongData`] with the first byte that differs.
@@ -211,8 +210,8 @@ impl RegisteredBuffer {
         Ok(())
     }
 
-    /// Compares the first `len` bytes, whole words, with the pattern of `seed`; `before` is the seed of
-    /// the pattern that it may hold instead.
+    /// Compares the first `len` bytes, which are whole words, with the pattern of `seed`. `before` is the seed of the
+    /// pattern that they may still hold.
     pub(crate) fn outcome(&self, len: u64, seed: u32, before: u32) -> Result<Outcome> {
         match &self.memory {
             BufferMemory::Gpu { buffer, stream, .. } => {
@@ -236,12 +235,12 @@ impl RegisteredBuffer {
         }
     }
 
-    /// Copies GPU memory to the host memory that stands in for it, if any does, before it is sent.
+    /// Copies GPU memory to the host memory that stands in for it, if any, before it is sent.
     pub(crate) fn before_sending(&self) -> Result<()> {
         self.stage().map_or(Ok(()), StagingBuffer::copy_out)
     }
 
-    /// Copies what arrived in host memory that stands in for GPU memory, if any does, to the GPU.
+    /// Copies what arrived in host memory that stands in for GPU memory, if any, to the GPU.
     pub(crate) fn after_receiving(&self) -> Result<()> {
         self.stage().map_or(Ok(()), StagingBuffer::copy_in)
     }
@@ -267,14 +266,14 @@ impl RegisteredBuffer {
         }
     }
 
-    /// The word at `offset`, a multiple of 8.
+    /// Returns the word at `offset`, a multiple of 8.
     pub(crate) fn word(&self, offset: u64) -> Result<u64> {
         let mut bytes = [0; 8];
         self.read(offset, &mut bytes)?;
         Ok(u64::from_ne_bytes(bytes))
     }
 
-    /// The host memory, whose bytes can be watched while a peer writes them.
+    /// Returns the host memory, whose bytes can be watched while a peer writes them.
     pub(crate) fn host_buffer(&self) -> Option<&Buffer> {
         match &self.memory {
             BufferMemory::Host(buffer) => Some(buffer),
@@ -283,7 +282,7 @@ impl RegisteredBuffer {
     }
 }
 
-/// The first byte in which two words differ.
+/// Returns the error for the first byte in which two words differ.
 fn wrong_word(what: &str, offset: u64, expected: u32, found: u32) -> Error {
     let (expected, found) = (expected.to_le_bytes(), found.to_le_bytes());
     let at = (0..4)
@@ -297,7 +296,7 @@ fn wrong_word(what: &str, offset: u64, expected: u32, found: u32) -> Error {
     }
 }
 
-/// The same error about a piece that begins at `at`.
+/// Returns the same error for a piece that begins at `at`.
 fn moved(error: Error, at: u64) -> Error {
     match error {
         Error::WrongData {

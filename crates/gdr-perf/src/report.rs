@@ -1,4 +1,4 @@
-//! What every report contains about the machine.
+//! What every report says about the machine.
 
 use std::fs;
 
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench_target::BenchTarget;
 
-/// The name and version of a report's layout: the first two fields of its JSON.
+/// Name and version of a report's layout: the first two fields of its JSON.
 ///
-/// The version is raised when a field changes its meaning or is removed, not when one is added.
+/// The version is raised if a field changes its meaning or is removed, but not if one is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Schema {
     /// e.g. `gdr.copylat`.
@@ -21,7 +21,7 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// The first version of `schema`.
+    /// Returns the first version of `schema`.
     pub const fn first(schema: &'static str) -> Self {
         Self { schema, version: 1 }
     }
@@ -34,7 +34,7 @@ pub struct ProcessFacts {
     pub host: Option<String>,
     /// Its version of gdr.
     pub gdr: String,
-    /// The CPUs that it may use, where it chose them.
+    /// The CPUs that it may use, if it chose them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuPlacement>,
 }
@@ -44,7 +44,7 @@ pub struct ProcessFacts {
 pub struct CpuPlacement {
     /// As the kernel writes lists of CPUs: `0-15,32-47`.
     pub list: String,
-    /// Why these; `None` where none is nearer than another.
+    /// Why these CPUs; `None` if none is nearer than another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -63,27 +63,27 @@ impl ProcessFacts {
     }
 }
 
-/// The machine and the mapping that a report is about.
+/// The machine and the mapping of a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
-    /// Whether the GPU was simulated; the figures then describe no hardware.
+    /// Whether the GPU was simulated. If so, the figures do not describe hardware.
     pub simulated: bool,
-    /// The backend, by the name that `GDR_BACKEND` takes; `none` where none works.
+    /// The backend, by its name in `GDR_BACKEND`; `none` if none works.
     pub backend: String,
-    /// How the memory is mapped; `None` where nothing was pinned.
+    /// How the memory is mapped; `None` if nothing was pinned.
     pub route: Option<String>,
     /// The GPU's name.
     pub gpu: String,
     /// The GPU's PCI address.
     pub pci: String,
-    /// The CUDA version that the driver offers.
+    /// The CUDA version of the driver.
     pub cuda: String,
-    /// The NVIDIA kernel driver's version, where one is loaded.
+    /// Version of the NVIDIA kernel driver, if one is loaded.
     pub driver: Option<String>,
 }
 
 impl Subject {
-    /// Describes `target`, whose memory is mapped like `pinned`.
+    /// Describes `target`, whose memory is mapped in the same way as `pinned`.
     pub fn new(target: &BenchTarget, pinned: Option<&Pinned>) -> Self {
         let (info, driver) = (target.gpu().info(), target.gpu().driver());
         let backend = match target.context() {

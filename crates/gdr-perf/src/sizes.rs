@@ -1,6 +1,6 @@
 //! The sizes to measure.
 
-/// The powers of two from `first` (itself rounded up to one) up to and including `last`.
+/// Returns the powers of two from `first`, rounded up to one, up to and including `last`.
 pub fn powers_of_two(first: u64, last: u64) -> Vec<u64> {
     let start = first.max(1).checked_next_power_of_two();
     std::iter::successors(start, |size| size.checked_mul(2))
@@ -8,8 +8,8 @@ pub fn powers_of_two(first: u64, last: u64) -> Vec<u64> {
         .collect()
 }
 
-/// The powers of two from 1 up to but excluding the largest that is no more than `bound`: the
-/// range of `gdrcopy_copybw -l`.
+/// Returns the powers of two from 1 up to, but not including, the largest that is at most `bound`: the range of
+/// `gdrcopy_copybw -l`.
 pub fn below_power_of_two(bound: u64) -> Vec<u64> {
     match bound.checked_ilog2() {
         Some(log) => (0..log).map(|shift| 1 << shift).collect(),

@@ -1,15 +1,15 @@
-//! What a set of durations looks like.
+//! Statistics of durations.
 
 use hdrhistogram::{CreationError, Histogram};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, SettingsError};
 
-/// Durations, kept as a histogram of 3 significant digits: quantiles are right to 0.1 %, the
-/// other figures exactly. Memory does not grow with their number.
+/// Durations, recorded in a histogram with 3 significant digits. Quantiles are accurate to 0.1 %, the other figures are
+/// exact. Memory use does not grow with the number of samples.
 #[derive(Clone, Debug)]
 pub struct Samples {
-    /// In picoseconds: means of batches have parts of nanoseconds.
+    /// In picoseconds, because means of batches have fractions of a nanosecond.
     picoseconds: Histogram<u64>,
     mean: f64,
     /// Sum of squared distances from the mean (Welford).
@@ -18,7 +18,7 @@ pub struct Samples {
     max: f64,
 }
 
-/// The figures of a set of durations, nanoseconds.
+/// Statistics of a set of durations, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// How many.
@@ -27,13 +27,13 @@ pub struct Summary {
     pub min_ns: f64,
     /// The arithmetic mean.
     pub mean_ns: f64,
-    /// Half are no longer than this.
+    /// 50 % of the durations are at most this long.
     pub median_ns: f64,
-    /// 90 of 100 are no longer.
+    /// 90 % of the durations are at most this long.
     pub p90_ns: f64,
-    /// 99 of 100 are no longer.
+    /// 99 % of the durations are at most this long.
     pub p99_ns: f64,
-    /// 999 of 1000 are no longer.
+    /// 99.9 % of the durations are at most this long.
     pub p999_ns: f64,
     /// The longest.
     pub max_ns: f64,
@@ -43,7 +43,7 @@ pub struct Summary {
 
 const DIGITS: u8 = 3;
 const PS_PER_NS: f64 = 1000.0;
-/// The longest duration that is recorded as it is: 10 hours.
+/// Longest duration that is recorded exactly: 10 hours.
 const MOST_PS: u64 = 36_000_000_000_000_000;
 
 impl Samples {
@@ -85,7 +85,7 @@ impl Samples {
         self.max = self.max.max(ns);
     }
 
-    /// How many.
+    /// Returns the number of samples.
     pub fn len(&self) -> u64 {
         self.picoseconds.len()
     }
@@ -95,15 +95,15 @@ impl Samples {
         self.picoseconds.is_empty()
     }
 
-    /// The duration that the part `quantile` (0 to 1) of the samples does not exceed,
-    /// nanoseconds, right to 0.1 %.
+    /// Returns the duration that the fraction `quantile` (0 to 1) of the samples does not exceed, in nanoseconds,
+    /// accurate to 0.1 %.
     pub fn quantile_ns(&self, quantile: f64) -> f64 {
-        // The histogram answers with the upper end of a bin, which may lie past the longest.
+        // The histogram returns the upper end of a bin, which may exceed the longest sample.
         let ns = self.picoseconds.value_at_quantile(quantile) as f64 / PS_PER_NS;
         ns.clamp(self.min.min(self.max), self.max)
     }
 
-    /// The durations in buckets of 0.1 % width, without the empty ones, shortest first.
+    /// Returns the durations in buckets of 0.1 % width, shortest first, without empty buckets.
     pub fn buckets(&self) -> Vec<Bucket> {
         let recorded = self.picoseconds.iter_recorded();
         recorded
@@ -114,7 +114,7 @@ impl Samples {
             .collect()
     }
 
-    /// All figures.
+    /// Computes all figures.
     ///
     /// # Errors
     /// [`crate::Error::Settings`] when there are no samples.
@@ -137,45 +137,45 @@ impl Samples {
     }
 }
 
-/// Durations of about one length.
+/// Durations of about the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// The longest duration of the bucket, nanoseconds.
+    /// Longest duration of the bucket, in nanoseconds.
     pub to_ns: f64,
     /// How many.
     pub count: u64,
 }
 
 impl Summary {
-    /// The median in microseconds, as the text output prints it.
+    /// Returns the median in microseconds, as the text output prints it.
     pub fn median_us(&self) -> f64 {
         self.median_ns / 1000.0
     }
 
-    /// The minimum in microseconds.
+    /// Returns the minimum in microseconds.
     pub fn min_us(&self) -> f64 {
         self.min_ns / 1000.0
     }
 
-    /// The mean in microseconds.
+    /// Returns the mean in microseconds.
     pub fn mean_us(&self) -> f64 {
         self.mean_ns / 1000.0
     }
 }
 
-/// One bin of a [`histogram`].
+/// A bin of a [`histogram`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bin {
     /// Its lower end, nanoseconds.
     pub from_ns: f64,
-    /// Its upper end, nanoseconds; excluded, except in the last bin.
+    /// Upper end in nanoseconds, exclusive except in the last bin.
     pub to_ns: f64,
     /// Durations in it.
     pub count: u64,
 }
 
-/// `bins` bins of equal width from the shortest to the longest of `durations_ns`. Every duration
-/// is in exactly one of them.
+/// Divides the range of `durations_ns` into `bins` bins of equal width, and counts each duration in exactly one of
+/// them.
 pub fn histogram(durations_ns: &[f64], bins: usize) -> Vec<Bin> {
     let min = durations_ns.iter().copied().fold(f64::INFINITY, f64::min);
     let max = durations_ns
@@ -201,7 +201,7 @@ pub fn histogram(durations_ns: &[f64], bins: usize) -> Vec<Bin> {
         })
         .collect();
     for &duration in durations_ns {
-        // All equal: no width, and all are in the last bin, whose upper end counts.
+        // If all are equal, the width is 0, and all are in the last bin, whose upper end is inclusive.
         let index = found
             .partition_point(|bin| bin.to_ns <= duration)
             .min(bins - 1);
@@ -212,14 +212,14 @@ pub fn histogram(durations_ns: &[f64], bins: usize) -> Vec<Bin> {
     found
 }
 
-/// The median; of an even number, the mean of the two values in the middle.
+/// Returns the median; for an even number of values, the mean of the two in the middle.
 pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = *values.get(values.len() / 2)?;
     if values.len() % 2 == 1 {
         return Some(upper);
     }
-    // An even number of values has no middle one.
+    // An even number of values has two in the middle.
     let lower = *values.get(values.len() / 2 - 1)?;
     Some(lower.midpoint(upper))
 }
@@ -275,7 +275,7 @@ mod tests {
             }
             prop_assert_eq!(together.buckets(), one_by_one.buckets());
             if let (Ok(together), Ok(one_by_one)) = (together.summary(), one_by_one.summary()) {
-                // Rounding counts by the longest.
+                // Rounding errors scale with the longest duration.
                 let near = |a: f64, b: f64| (a - b).abs() <= one_by_one.max_ns * 1e-6;
                 prop_assert!(near(together.mean_ns, one_by_one.mean_ns));
                 prop_assert!(near(together.stddev_ns, one_by_one.stddev_ns));

@@ -5,12 +5,11 @@ use std::time::Instant;
 use crate::error::Result;
 use crate::stats::Samples;
 
-/// The most batches a measurement is split into, as GDRCopy's tools do.
+/// Maximum number of batches per measurement, as in GDRCopy's tools.
 const MOST_BATCHES: u32 = 100;
 
-/// The batches in which a number of operations is timed. The clock is read before and after each
-/// batch, which costs 20 to 50 ns; a sample is the mean of a batch, so that samples spread less
-/// than single operations.
+/// Batches in which operations are timed. The clock is read before and after each batch, which costs 20 to 50 ns. A
+/// sample is the mean of a batch, so samples spread less than single operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batches {
     batches: u32,
@@ -18,7 +17,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// For `iterations` operations, rounded up to a multiple of 100 above that.
+    /// Returns batches for `iterations` operations; above 100, their number is rounded up to a multiple of 100.
     pub fn of(iterations: u32) -> Self {
         let batches = iterations.min(MOST_BATCHES);
         Self {
@@ -27,8 +26,8 @@ impl Batches {
         }
     }
 
-    /// For exactly `iterations` operations: up to 100 batches of equal size. A prime number above
-    /// 100 makes one batch.
+    /// Returns batches for exactly `iterations` operations: up to 100 batches of equal size. A prime number above 100
+    /// gives a single batch.
     pub fn exactly(iterations: u32) -> Self {
         let divides = |batches: &u32| iterations.is_multiple_of(*batches);
         let batches = (1..=MOST_BATCHES)
@@ -42,7 +41,7 @@ impl Batches {
         }
     }
 
-    /// The total number of operations.
+    /// Returns the total number of operations.
     pub fn iterations(&self) -> u32 {
         self.batches.saturating_mul(self.per_batch)
     }

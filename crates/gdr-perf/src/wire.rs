@@ -1,4 +1,4 @@
-//! The wire that the packets of a measurement took.
+//! The wire that carried the packets of a measurement.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wire {
-    /// Shared memory of two processes of one host and user.
+    /// Shared memory of two processes on the same host with the same user.
     Memory,
     /// UDP.
     Udp,
 }
 
 impl Wire {
-    /// The wire by which most of the packets left that a device has sent since it had counted `before`; `None` if
-    /// it has sent none that it counts, as a kernel device.
+    /// Returns the wire that carried most of the packets that a device has sent since it had counted `before`; `None`
+    /// if it has counted none, as on a kernel device.
     pub(crate) fn since(device: &Device, before: &Counters) -> Option<Self> {
         let now = device.counters();
         let sent = now.packets_sent.checked_sub(before.packets_sent)?;
@@ -27,7 +27,8 @@ impl Wire {
         )
     }
 
-    /// The wire that most of `sent` packets took, given how many went by memory; `None` if there are none.
+    /// Returns the wire that carried most of `sent` packets, of which `by_memory` went through memory; `None` if there
+    /// are none.
     pub(crate) const fn of(sent: u64, by_memory: u64) -> Option<Self> {
         match sent {
             0 => None,

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
-/// Far more than any step takes, also on a busy machine.
+/// Far longer than any step takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 const TIMEOUTS: Timeouts = Timeouts {
     peer: LIMIT,
@@ -75,7 +75,7 @@ fn compare_with(
     pipeline::compare_with(target, &device, peer, security, settings, observe)
 }
 
-/// Both ends: the result of the client and of the server.
+/// Runs both ends; returns the results of the client and of the server.
 fn both(
     target: &BenchTarget,
     settings: &PipelineSettings,
@@ -225,7 +225,7 @@ fn soon() -> Deadline {
     Deadline::after(LIMIT)
 }
 
-/// The first message of a client.
+/// Returns the first message of a client.
 fn ask() -> Value {
     json!({
         "comparison": "ask", "version": 1, "sizes": [4, 4096], "rounds": 5, "seed": 1,
@@ -243,7 +243,7 @@ fn ask() -> Value {
     })
 }
 
-/// How a server fares with a client that speaks as `talk` does.
+/// Returns how a server fares with a client that speaks as `talk` does.
 fn served(talk: impl FnOnce(&mut Session)) -> Error {
     let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
     let address = listener.address().unwrap();
@@ -305,7 +305,7 @@ fn clients_of_another_version_and_with_other_wishes_are_refused_and_learn_why() 
     );
 }
 
-/// An endpoint whose queue pair is gone.
+/// Returns an endpoint whose queue pair is gone.
 fn dead_endpoint(address: IpAddr) -> Endpoint {
     let device = loopback::open_connector(SERVER, Some(address), 0).unwrap();
     let queue = device.completion_queue(8);
@@ -348,7 +348,7 @@ fn a_client_that_vanishes_after_any_message_is_named_as_gone() {
     }
 }
 
-/// A client that connects and says nothing may be a port scan: the server goes on waiting for a client.
+/// A client that connects and stays silent may be a port scan: the server keeps waiting for a client.
 #[test]
 fn a_client_that_vanishes_without_a_message_is_named_when_no_other_came() {
     let timeouts = Timeouts {
@@ -370,8 +370,8 @@ fn a_client_that_vanishes_without_a_message_is_named_when_no_other_came() {
     assert!(words.contains("closed the connection"), "{words}");
 }
 
-/// How a client fares with a server whose frames are at `endpoint`, where nothing answers, and which
-/// then does what `then` says.
+/// Returns how a client fares with a server whose frames are at `endpoint`, where nothing answers, and which then does
+/// what `then` says.
 fn measured(endpoint: Endpoint, len: u64, then: impl FnOnce(Session) + Send) -> Error {
     let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
     let address = listener.address().unwrap();
@@ -403,7 +403,7 @@ fn measured(endpoint: Endpoint, len: u64, then: impl FnOnce(Session) + Send) -> 
             }
         });
         let settings = PipelineSettings {
-            // The READ would be sent again for most of a day.
+            // The READ would be retransmitted for most of a day.
             timeout: Duration::from_secs(86_400),
             ..settings()
         };
@@ -427,7 +427,7 @@ fn a_server_that_ends_is_noticed_while_a_read_goes_on() {
     );
     let error = measured(endpoint, 65_540, |mut session| {
         session.refuse("out of\nmemory", soon()).unwrap();
-        // The session stays open: only the refusal can end the wait.
+        // The session stays open, so only the refusal can end the wait.
         while session.receive(soon()).is_ok() {}
     });
     let words = error.to_string();

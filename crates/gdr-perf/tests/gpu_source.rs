@@ -1,4 +1,4 @@
-//! Transfers from one simulated GPU's memory into another's.
+//! Transfers from one simulated GPU's memory to another's.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -19,7 +19,7 @@ use gdr_perf::transfer::TransferMemory;
 use gdr_perf::{BenchTarget, Error};
 use gdr_rdma::{Device, Listener, Security, SoftOptions};
 
-/// Far more than any step takes, also on a busy machine.
+/// Far longer than any step takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -43,7 +43,7 @@ fn go_on(_: Event<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Both ends in this process.
+/// Runs both ends in this process.
 fn run(
     source: &BenchTarget,
     target: &BenchTarget,

@@ -1,4 +1,4 @@
-//! Peers that send changed messages: every end returns, and what it says can be printed.
+//! Peers that send altered messages: every end returns, and its message can be printed.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const SECURITY: &Security = &Security::Loopback;
-/// Far more than any step takes, also on a busy machine.
+/// Far longer than any step takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 const TIMEOUTS: Timeouts = Timeouts {
     peer: LIMIT,
@@ -42,7 +42,7 @@ enum Step {
     Meet(Vec<u64>),
 }
 
-/// What is changed in one message of a peer.
+/// An alteration of one message of a peer.
 #[derive(Clone, Debug)]
 struct Change {
     message: Index,
@@ -80,7 +80,7 @@ fn change() -> impl Strategy<Value = Change> {
     })
 }
 
-/// The paths of all values of a document.
+/// Collects the paths of all values of a document.
 fn places(value: &Value, path: &str, found: &mut Vec<String>) {
     found.push(path.to_owned());
     match value {
@@ -94,7 +94,7 @@ fn places(value: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The steps with one message changed.
+/// Returns the steps with one message changed.
 fn changed(mut steps: Vec<Step>, change: &Change) -> Vec<Step> {
     let mut messages: Vec<&mut Value> = steps
         .iter_mut()
@@ -131,7 +131,7 @@ fn soon() -> Deadline {
     Deadline::after(LIMIT)
 }
 
-/// Takes steps up to the first that fails, because the other end refused.
+/// Takes steps until one fails because the other end refused.
 fn talk(session: &mut Session, steps: &[Step], endpoint: Endpoint) {
     for step in steps {
         let done = match step {
@@ -158,14 +158,14 @@ fn talk(session: &mut Session, steps: &[Step], endpoint: Endpoint) {
     }
 }
 
-/// The device of each side, which all cases share.
+/// Returns the device of each side, which all cases share.
 fn device(address: IpAddr) -> &'static Device {
     static DEVICES: [OnceLock<Device>; 2] = [OnceLock::new(), OnceLock::new()];
     DEVICES[usize::from(address == CLIENT)]
         .get_or_init(|| loopback::open_connector(SERVER, Some(address), 0).unwrap())
 }
 
-/// An endpoint at this address whose queue pair is gone.
+/// Returns an endpoint at this address whose queue pair is gone.
 fn dead_endpoint(address: IpAddr) -> Endpoint {
     static ENDPOINTS: [OnceLock<Endpoint>; 2] = [OnceLock::new(), OnceLock::new()];
     *ENDPOINTS[usize::from(address == CLIENT)].get_or_init(|| {
@@ -177,7 +177,7 @@ fn dead_endpoint(address: IpAddr) -> Endpoint {
     })
 }
 
-/// How `serve` ends with a client that takes these steps.
+/// Returns how `serve` ends with a client that takes these steps.
 fn served<T: Send>(
     steps: &[Step],
     endpoint: Endpoint,
@@ -194,7 +194,7 @@ fn served<T: Send>(
     })
 }
 
-/// How `measure` ends with a server that takes these steps.
+/// Returns how `measure` ends with a server that takes these steps.
 fn measured<T>(
     steps: &[Step],
     endpoint: Endpoint,
@@ -211,7 +211,7 @@ fn measured<T>(
     })
 }
 
-/// Whether a text is one line, short, and without characters that a terminal acts on.
+/// Returns whether a text is a single short line without characters that affect a terminal.
 fn is_printable(text: &str) -> bool {
     text.len() < 2000 && !text.chars().any(|c| c.is_control() || c == '\u{202e}')
 }
@@ -233,7 +233,7 @@ fn transfer_end(endpoint: Endpoint) -> Value {
     })
 }
 
-/// One message of 64 bytes.
+/// Returns one message of 64 bytes.
 fn plan(timeout_ms: u64) -> Plan {
     Plan {
         sizes: vec![64],
@@ -374,7 +374,7 @@ proptest! {
                 &mut |_| ControlFlow::Continue(()),
             )
         });
-        // Nothing answers where the server's memory should be.
+        // Nothing answers at the address of the server's memory.
         let error = ended.unwrap_err();
         prop_assert!(is_printable(&error.to_string()), "{error}");
     }
@@ -415,7 +415,7 @@ proptest! {
         let say = |address| {
             let mut session = Session::connect_from(CLIENT, address, SECURITY, soon()).unwrap();
             session.send(&bytes, soon()).unwrap();
-            // Until the server has refused.
+            // Wait until the server has refused.
             let _ = session.receive(soon());
         };
         let serves: [fn(&Listener) -> Option<Error>; 2] = [

@@ -1,4 +1,4 @@
-//! RDMA into the simulated GPU's memory, with paths that work and paths that do not.
+//! RDMA into the simulated GPU's memory, over paths that work and paths that do not.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -40,7 +40,7 @@ fn go_on(_: Event<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Both ends in this process, on free ports, from `source`.
+/// Runs both ends in this process, on free ports, from `source`.
 fn run_from(
     source: TransferMemory<'_>,
     target: &BenchTarget,
@@ -59,7 +59,7 @@ fn run_from(
     )
 }
 
-/// The same from host memory.
+/// Runs the same from host memory.
 fn run(target: &BenchTarget, destination: Destination, settings: &Settings) -> Report {
     run_from(TransferMemory::Host, target, destination, settings).unwrap()
 }
@@ -196,7 +196,7 @@ fn a_mapping_of_other_memory_fails_as_nothing_arrived() {
         "{}",
         cause.what
     );
-    // What the seeds' program would have gone by: every call and completion was a success.
+    // A program that trusts calls and completions would see only successes.
     let last = report.last.unwrap();
     assert!(last.sent.is_done() && last.received.is_done() && last.read.is_done());
     assert_eq!(report.write, None);
@@ -268,11 +268,11 @@ fn the_report_has_a_schema_and_says_simulated() {
     );
 }
 
-/// The limit of waits that end long before.
+/// Limit of waits that end long before.
 const LIMIT: Duration = Duration::from_secs(60);
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Both ends of a run over TCP, each with its own security.
+/// Runs both ends over TCP, each with its own security.
 fn two_ends(
     security: [Security; 2],
     settings: &Settings,
@@ -281,7 +281,7 @@ fn two_ends(
     two_ends_within(LIMIT, security, settings, observe_sender)
 }
 
-/// The same, with a receiver that waits so long for its peer.
+/// Runs the same with a receiver that waits so long for its peer.
 fn two_ends_within(
     peer: Duration,
     security: [Security; 2],
@@ -329,7 +329,7 @@ fn two_ends_come_to_the_same_verdict() {
     }
 }
 
-/// Two iterations, on a machine that may be busy.
+/// Returns two iterations, on a machine that may be busy.
 fn patient(size: u64) -> Settings {
     Settings {
         timeout: LIMIT,
@@ -337,7 +337,7 @@ fn patient(size: u64) -> Settings {
     }
 }
 
-/// A device with several shards.
+/// Returns a device with several shards.
 fn wide(last: u8) -> Device {
     let address = IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
     Device::soft_with(SoftOptions::new(address).port(0).shards(3)).unwrap()
@@ -448,7 +448,7 @@ fn settings_that_make_no_sense_are_refused_before_anything_is_done() {
     assert!(matches!(refused, Err(Error::Settings(_))));
 }
 
-/// Both ends in this process, on free ports.
+/// Runs both ends in this process, on free ports.
 fn compare(target: &BenchTarget, settings: &PipelineSettings) -> Result<PipelineReport, Error> {
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
     let mut go_on = |_: PipelineEvent<'_>| ControlFlow::Continue(());

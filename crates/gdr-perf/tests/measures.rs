@@ -1,4 +1,4 @@
-//! The measurements on the simulated GPU: what they say is sane, and wrong data void them.
+//! Measurements on the simulated GPU: their figures are plausible, and wrong data void them.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 

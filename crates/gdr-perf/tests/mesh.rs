@@ -1,4 +1,4 @@
-//! The coordinator of a mesh, with ranks that answer what a test says.
+//! The coordinator of a mesh, with ranks that answer as a test says.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -13,7 +13,7 @@ use gdr_rdma::{Deadline, Listener, Security, Session};
 use serde_json::{Value, json};
 
 const SECURITY: &Security = &Security::Loopback;
-/// Far more than any step takes, also on a busy machine.
+/// Far longer than any step takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn soon() -> Deadline {
@@ -55,7 +55,7 @@ fn receive(session: &mut Session) -> Result<Value, gdr_rdma::Error> {
     Ok(serde_json::from_slice(&bytes).unwrap())
 }
 
-/// The first message of a rank.
+/// Returns the first message of a rank.
 fn introduction(rank: usize, ranks: usize) -> Value {
     json!({
         "message": "join", "version": PROTOCOL_VERSION, "rank": rank, "ranks": ranks,
@@ -70,7 +70,7 @@ fn join(coordinator: SocketAddr, message: &Value) -> Session {
     session
 }
 
-/// A rank that answers each message with what `answer` makes of it, up to the end.
+/// Runs a rank that answers each message with what `answer` makes of it, up to the end.
 fn rank(coordinator: SocketAddr, introduction: &Value, answer: impl Fn(&Value) -> Value) -> Value {
     let mut session = join(coordinator, introduction);
     loop {
@@ -82,7 +82,7 @@ fn rank(coordinator: SocketAddr, introduction: &Value, answer: impl Fn(&Value) -
     }
 }
 
-/// What a rank answers that writes at a rate, and whose doctor finds what `findings` says.
+/// Returns what a rank answers that writes at a rate, and whose doctor finds what `findings` says.
 fn answer(message: &Value, bytes_per_second: u64, findings: &Value) -> Value {
     match message["message"].as_str().unwrap() {
         "write" => json!({"message": "done", "bytes_per_second": bytes_per_second}),
@@ -134,7 +134,7 @@ fn a_rank_that_sends_slowly_is_an_outlier_with_what_its_doctor_finds() {
     };
     assert_eq!((answer.rank, answer.host.as_str()), (2, "node2"));
     assert_eq!(answer.findings[0].check, "link.width");
-    // What a rank sends can be printed.
+    // Texts from a rank can be printed.
     let summary = &answer.findings[0].summary;
     assert!(
         summary.starts_with("4 of 16 lanes") && !summary.contains('\u{1b}'),
@@ -220,7 +220,7 @@ fn ranks_that_do_not_belong_to_the_mesh_are_refused_with_the_remedy() {
             let refusal = receive(&mut session).unwrap_err().to_string();
             assert!(refusal.contains(words), "{words}: {refusal}");
         }
-        // The mesh goes on with the right one.
+        // The mesh continues with the right rank.
         scope.spawn(move || rank(address, &introduction(1, 2), healthy));
         loop {
             let message = receive(&mut first).unwrap();
@@ -239,7 +239,7 @@ fn strangers_that_connect_and_say_nothing_or_something_else_do_not_fail_a_mesh()
     let stranger = || Session::connect(address, SECURITY, soon()).unwrap();
     let report = thread::scope(|scope| {
         let coordinating = scope.spawn(|| coordinate(&listener, 2, &settings()));
-        // Together they may take longer than the ranks have to meet.
+        // In sequence they would take longer than the ranks have to meet.
         let silent: Vec<Session> = (0..20).map(|_| stranger()).collect();
         drop(stranger());
         let mut other = stranger();

@@ -1,5 +1,5 @@
-//! A peer that vanishes, or falls silent, after each message of `gdr loopback` in two processes;
-//! and one that speaks another version, or offers other memory or another path MTU.
+//! A peer that vanishes, or falls silent, after each message of `gdr loopback` in two processes; and a peer that speaks
+//! another version, or offers other memory or a different path MTU.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -22,10 +22,9 @@ use gdr_perf::transfer::TransferMemory;
 use gdr_rdma::{Deadline, HandshakeError, Listener, Mtu, PeerInfo, Security, Session};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// How long a step may take.
+/// Time limit of a step.
 const STEP: Duration = Duration::from_secs(1);
-/// A run with a dead peer is over by its deadlines: a few times [`STEP`]. One that takes this long
-/// hangs.
+/// A run with a dead peer ends by its deadlines, after a few times [`STEP`]. A run that takes this long hangs.
 const HANGS: Duration = Duration::from_secs(60);
 /// The version of `gdr loopback`'s messages.
 const VERSION: u32 = 3;
@@ -37,7 +36,7 @@ fn go_on(_: Event<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// The end with the GPU.
+/// Runs the end with the GPU.
 fn receive(listener: &Listener) -> Result<Report, Error> {
     let device = loopback::open_listener(LOCALHOST, None, 0)?;
     let timeouts = Timeouts {
@@ -56,14 +55,14 @@ fn receive(listener: &Listener) -> Result<Report, Error> {
     )
 }
 
-/// The other end.
+/// Runs the other end.
 fn send(peer: SocketAddr) -> Result<Report, Error> {
     send_within(STEP, peer)
 }
 
-/// The same, with another limit of a step.
+/// Runs the same with another limit for a step.
 fn send_within(timeout: Duration, peer: SocketAddr) -> Result<Report, Error> {
-    // At the address that the proxy connects from.
+    // Open it at the address that the proxy connects from.
     let device = loopback::open_connector(peer.ip(), Some(LOCALHOST), 0)?;
     let settings = Settings {
         size: 4096,
@@ -81,14 +80,14 @@ fn send_within(timeout: Duration, peer: SocketAddr) -> Result<Report, Error> {
     )
 }
 
-/// What a proxy does once it has passed on as many messages as it may.
+/// What a proxy does once it has passed on its number of messages.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Close,
     FallSilent,
 }
 
-/// Stands between the two ends.
+/// A proxy between the two ends.
 struct Proxy {
     left: AtomicUsize,
     /// Locked while the run lasts.
@@ -97,7 +96,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// Passes messages on, one by one.
+    /// Passes messages on one by one.
     fn pass(&self, from: &TcpStream, mut to: &TcpStream) {
         let mut message = bytes(from, GREETING);
         while let Some(whole) = message {
@@ -131,7 +130,7 @@ fn frame(from: &TcpStream) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// A run through a proxy that passes on `messages`: how the two ends fared, receiver first.
+/// Runs both ends through a proxy that passes on `messages`; returns how they fared, receiver first.
 fn cut_after(messages: usize, then: Then) -> [Result<Report, Error>; 2] {
     let listener = Listener::bind((LOCALHOST, 0).into()).unwrap();
     let behind = listener.address().unwrap();
@@ -167,7 +166,7 @@ fn passed(end: &Result<Report, Error>) -> bool {
     matches!(end, Ok(report) if report.verdict == Verdict::Pass)
 }
 
-/// What an end that did not pass says of it.
+/// Returns what an end that did not pass says of it.
 fn words(end: &Result<Report, Error>) -> String {
     match end {
         Ok(report) => {
@@ -219,7 +218,7 @@ fn a_peer_that_falls_silent_after_any_message_costs_its_deadline() {
     without_some(Then::FallSilent, "did not happen before the deadline");
 }
 
-/// How the end with the GPU fares with a peer that speaks as `talk` does.
+/// Returns how the end with the GPU fares with a peer that speaks as `talk` does.
 fn against(talk: impl FnOnce(&mut Session) + Send) -> Error {
     let listener = Listener::bind((LOCALHOST, 0).into()).unwrap();
     let address = listener.address().unwrap();
@@ -290,7 +289,7 @@ fn unusable_settings_of_the_peer_are_refused_and_the_peer_gets_the_reason() {
     }
 }
 
-/// An endpoint whose queue pair is gone.
+/// Returns an endpoint whose queue pair is gone.
 fn dead_endpoint() -> gdr_rdma::Endpoint {
     let device = loopback::open_connector(LOCALHOST, Some(LOCALHOST), 0).unwrap();
     let queue = device.completion_queue(8);
@@ -299,8 +298,8 @@ fn dead_endpoint() -> gdr_rdma::Endpoint {
     domain.queue_pair(&options).unwrap().endpoint()
 }
 
-/// How the end with the host memory fares with a peer that takes its WRITEs at `endpoint` and
-/// `talk`s from then on.
+/// Returns how the end with the host memory fares with a peer that takes its WRITEs at `endpoint` and `talk`s from then
+/// on.
 fn writes_to(
     endpoint: gdr_rdma::Endpoint,
     step: Duration,
@@ -350,7 +349,7 @@ fn writes_to(
 fn a_failed_write_is_the_cause_though_the_peer_says_nothing_more() {
     let report = writes_to(dead_endpoint(), STEP, |session| {
         session.receive(soon()).unwrap();
-        // It gets the cause, too.
+        // It is told the cause, too.
         let error = session.receive(soon()).unwrap_err().to_string();
         assert!(error.contains("RETRY_EXC_ERR"), "{error}");
     })
@@ -369,7 +368,7 @@ fn a_peer_that_ends_the_run_is_noticed_while_a_write_goes_on() {
     let start = Instant::now();
     let report = writes_to(dead_endpoint(), 30 * STEP, |session| {
         session.refuse("out of\nmemory", soon()).unwrap();
-        // The session stays open: only the refusal can end it early.
+        // The session stays open, so only the refusal can end it early.
         while session.receive(soon()).is_ok() {}
     })
     .unwrap();
@@ -423,7 +422,7 @@ fn another_path_mtu_is_named() {
             path_mtu: Mtu::B4096,
             regions: Vec::new(),
         };
-        // The other end is as surprised.
+        // The other end fails as well.
         session.introduce(&ours, soon()).unwrap_err();
     });
     let mtu = |error: &Error| {

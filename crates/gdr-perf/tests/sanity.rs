@@ -1,5 +1,5 @@
-//! The checks themselves: all pass on a sound backend, and those about data fail on one that
-//! maps the wrong memory.
+//! The checks themselves: all pass on a sound backend, and the ones about data fail on a backend that maps the wrong
+//! memory.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -41,8 +41,8 @@ fn every_check_passes_on_the_simulated_gpu_or_says_why_it_cannot() {
     assert!(report.subject.simulated);
     assert_eq!(report.subject.route.as_deref(), Some("simulated memory"));
     assert_eq!(report.total, checks.len());
-    // What a simulation has not: PCIe to force a mapping onto, tokens, two kinds of mappings, and a
-    // kernel module with descriptors.
+    // What a simulation lacks: PCIe to force a mapping onto, tokens, two kinds of mappings, and a kernel module with
+    // descriptors.
     let waived = 2 + 1 + 1 + 4;
     assert_eq!(
         (report.passed, report.waived),
@@ -82,7 +82,7 @@ fn a_backend_that_maps_another_allocation_fails_every_check_of_data() {
 #[test]
 fn a_mapping_that_starts_four_bytes_late_is_caught() {
     let _alone = alone();
-    // The last bytes cannot be had four bytes later; the checks ask for them without success, too.
+    // The last bytes cannot be pinned four bytes later; the checks request them without success, too.
     let late = target_of(2).with_pin(|context, ptr, len| {
         let late = ptr.checked_add(4).unwrap();
         context.pin(late, len - 4)
@@ -103,7 +103,7 @@ fn a_mapping_of_a_page_too_far_is_caught() {
     let far = target.with_pin(|context, ptr, len| {
         let page = 64 << 10;
         let far = ptr.checked_add(page).unwrap();
-        // As far as the allocation allows; a backend that is off has room after it.
+        // As far as the allocation allows. A backend whose mapping is shifted has room after it.
         context
             .pin(far, len)
             .or_else(|_| context.pin(far, len - page))
@@ -143,7 +143,7 @@ fn descriptors_left_open_are_counted() {
 #[test]
 fn memory_that_stays_held_is_counted() {
     let _alone = alone();
-    // Two pins of one buffer are accepted where one was asked for, and one of them stays.
+    // Accepts two pins of one buffer where one was requested, and keeps one of them.
     let leaky = target_of(2).with_pin(|context, ptr, len| {
         let pinned = context.pin(ptr, len)?;
         std::mem::forget(pinned.map()?);

@@ -41,7 +41,7 @@ fn go_on(_: TransferEvent<'_>) -> ControlFlow<()> {
 
 type Ended = Result<TransferReport, Error>;
 
-/// Both ends: the result of the client and of the server.
+/// Runs both ends; returns the results of the client and of the server.
 fn both<'a>(
     plan: &Plan,
     thresholds: &Thresholds,
@@ -69,7 +69,7 @@ fn measured(plan: &Plan, client: TransferMemory<'_>, server: TransferMemory<'_>)
     let (client, server) = both(plan, &Thresholds::default(), client, server);
     let (client, server) = (client.unwrap(), server.unwrap());
     assert_eq!(client.rows.len(), plan.sizes.len());
-    // What both ends report is the same, but for the histogram.
+    // Both ends report the same, except for the histogram.
     for (own, theirs) in client.rows.iter().zip(&server.rows) {
         assert_eq!((own.size, own.messages), (theirs.size, theirs.messages));
         assert!(!own.latency.histogram.is_empty() && theirs.latency.histogram.is_empty());
@@ -84,7 +84,7 @@ fn measured(plan: &Plan, client: TransferMemory<'_>, server: TransferMemory<'_>)
     client
 }
 
-/// A short measurement of a verb, verified.
+/// Returns a short measurement of a verb, verified.
 fn short(verb: Verb) -> Plan {
     let is_latency = verb.metric() == Metric::Latency;
     let sizes = Plan::new(verb).sizes;
@@ -124,7 +124,7 @@ fn an_endpoint_measures_several_times_with_memory_that_it_registers_once() {
         sizes: vec![4097],
         ..short(Verb::WriteBw)
     };
-    // The last one has the bytes of the first.
+    // The last plan uses the bytes of the first.
     let plans = [plan(1), plan(2), plan(1)];
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -141,7 +141,7 @@ fn an_endpoint_measures_several_times_with_memory_that_it_registers_once() {
             let (security, thresholds) = (&Security::Loopback, &Thresholds::default());
             let report = endpoint.measure(address, security, plan, thresholds, &mut go_on);
             let row = report.unwrap().rows.remove(0);
-            // The warm-up of 5 ends with a completion, of every fourth.
+            // The warm-up of 5 ends with a completion, which every fourth message has.
             assert_eq!(row.verified_bytes, Some(2 * (8 + 40) * 4097));
         }
     });
@@ -157,7 +157,7 @@ fn every_verb_and_size_is_measured_and_every_byte_that_was_sent_is_compared() {
         for row in &report.rows {
             let messages = match verb.metric() {
                 Metric::Bandwidth => {
-                    // The warm-up of 5 ends with a completion, of every fourth request.
+                    // The warm-up of 5 ends with a completion, which every fourth request has.
                     assert_eq!(row.warm_up, 2 * 8, "{verb} {}", row.size);
                     80
                 }
@@ -171,7 +171,7 @@ fn every_verb_and_size_is_measured_and_every_byte_that_was_sent_is_compared() {
                 true => 2 * (row.warm_up + messages),
                 false => row.warm_up + messages,
             };
-            // The counter of each queue pair, beside the results of atomic operations.
+            // The counter of each queue pair, in addition to the results of atomic operations.
             let compared = match verb {
                 Verb::AtomicBw => 2,
                 Verb::AtomicLat => 1,
@@ -224,7 +224,7 @@ fn a_server_polls_while_latencies_are_measured_and_may_stop_in_that_time() {
     {
         let plan = Plan {
             sizes: vec![8],
-            // Longer than a server needs to stop; a test of one that does not ends, too.
+            // Longer than a server needs to stop. The test also ends if a server does not stop.
             amount: Amount::Seconds(20.0),
             timeout_ms: 2_000,
             verify: Verification::Off,
@@ -325,7 +325,7 @@ fn bytes_that_went_to_other_memory_are_found_in_every_verb() {
     for verb in Verb::ALL {
         let target = target_that_maps_other_memory();
         let gpu = TransferMemory::Gpu(&target, Destination::default());
-        // READ and atomics read other memory too, so the requesting end finds it.
+        // READ and atomics read the other memory too, so the requesting end detects it.
         let plan = Plan {
             sizes: vec![*short(verb).sizes.last().unwrap()],
             ..short(verb)
@@ -465,7 +465,7 @@ fn short_messages_go_inline() {
 #[test]
 fn one_size_that_misses_a_threshold_fails_the_run_whatever_the_others_do() {
     let plan = Plan {
-        // The one that misses is not the last.
+        // The size that misses the threshold is not the last.
         sizes: vec![1, 65_536],
         ..short(Verb::WriteBw)
     };
@@ -548,7 +548,7 @@ fn plans_that_make_no_sense_end_before_a_connection() {
     );
 }
 
-/// The error of a server that gets these messages instead of a client's.
+/// Returns the error of a server that gets these messages instead of a client's.
 fn served(messages: &[&str]) -> Error {
     let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
     let address = listener.address().unwrap();
@@ -567,7 +567,7 @@ fn served(messages: &[&str]) -> Error {
     })
 }
 
-/// The first message of a client.
+/// Returns the first message of a client.
 fn ask(version: u32, plan: &Plan) -> String {
     let end = serde_json::json!({
         "host": "a", "gdr": "0", "device": {

@@ -8,15 +8,15 @@ use super::registration::GpuRange;
 use super::report::{Difference, Outcome};
 use crate::error::Result;
 
-/// Bytes that are copied out of GPU memory at a time.
+/// Bytes copied out of GPU memory at a time.
 pub(crate) const CHUNK: usize = 1 << 20;
 
-/// A running comparison. Bytes are added in order, in whole words.
+/// An incremental comparison. Bytes are added in order, in whole words.
 #[derive(Debug)]
 pub(crate) struct Comparison {
     /// The seed of the expected pattern.
     expected: u32,
-    /// The seed of the pattern that was there before.
+    /// The seed of the pattern that the memory held before.
     before: Option<u32>,
     index: u64,
     still: u64,
@@ -53,7 +53,7 @@ impl Comparison {
         }
     }
 
-    /// The result.
+    /// Returns the result.
     pub(crate) fn outcome(self) -> Outcome {
         match self.first {
             None => Outcome::Equal,
@@ -69,8 +69,8 @@ impl Comparison {
     }
 }
 
-/// Compares whole words of GPU memory with the pattern of `seed` by a kernel; `before` is the seed of
-/// the pattern that was there before.
+/// Compares whole words of GPU memory with the pattern of `seed` by a kernel. `before` is the seed of the pattern that
+/// the memory held before.
 pub(crate) fn by_kernel(
     stream: &Stream,
     range: GpuRange<'_>,
@@ -105,7 +105,7 @@ pub(crate) fn fill(bytes: &mut [u8], seed: u32, index: u64) {
     }
 }
 
-/// The offsets and lengths of the pieces of `size` bytes.
+/// Returns the offsets and lengths of the pieces of `size` bytes.
 pub(crate) fn pieces(size: u64, piece: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..size.div_ceil(piece)).map(move |i| (i * piece, piece.min(size - i * piece)))
 }

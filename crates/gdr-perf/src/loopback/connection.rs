@@ -1,4 +1,4 @@
-//! One end of the RDMA connection, and waiting for its completions.
+//! One end of the RDMA connection, and waits for its completions.
 
 use std::hint;
 use std::slice;
@@ -15,17 +15,17 @@ use super::event::{Event, Observer};
 use super::report::Ended;
 use crate::error::{Error, PEER_ENDED, Result, TransferFailure};
 
-/// Completion queue entries of each direction of a queue pair: more than the messages of an iteration.
+/// Completion queue entries for each direction of a queue pair. An iteration has fewer messages.
 const ENTRIES: usize = 128;
 /// Empty polls between two readings of the clock.
 const POLLS: u32 = 64;
-/// How often a wait notifies the observer, which may stop the run, or looks whether the peer is there.
+/// How often a wait notifies the observer, which may stop the run, or checks whether the peer is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// One end of a connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    /// One, or several for long transfers.
+    /// One queue pair, or several for long transfers.
     pairs: Vec<QueuePair>,
     queue: CompletionQueue,
     /// The session with a peer that sends nothing while requests are measured.
@@ -37,7 +37,7 @@ impl Connection {
         Self::over(domain, 1)
     }
 
-    /// One over several queue pairs.
+    /// Creates a connection over several queue pairs.
     pub(super) fn over(domain: &ProtectionDomain, queue_pairs: usize) -> Result<Self> {
         let queue = domain.device().completion_queue(2 * ENTRIES * queue_pairs);
         let options = QueuePairOptions::new(&queue);
@@ -54,17 +54,17 @@ impl Connection {
         self.peer = Some(peer);
     }
 
-    /// The first queue pair.
+    /// Returns the first queue pair.
     pub(super) fn pair(&self) -> &QueuePair {
         &self.pairs[0]
     }
 
-    /// Every queue pair.
+    /// Returns every queue pair.
     pub(super) fn pairs(&self) -> &[QueuePair] {
         &self.pairs
     }
 
-    /// What the peer must know of each queue pair.
+    /// Returns what the peer must know about each queue pair.
     pub(super) fn endpoints(&self) -> Vec<Endpoint> {
         self.pairs.iter().map(QueuePair::endpoint).collect()
     }
@@ -98,8 +98,8 @@ impl Connection {
         Ok(self.queue.poll()?)
     }
 
-    /// Polls for the next completion without sleeping, as perftest does, until `deadline`. It has to be
-    /// a success of `what`, an operation and its size.
+    /// Polls for the next completion until `deadline` without sleeping, as perftest does. The completion must be a
+    /// success of `what`, an operation and its size.
     pub(super) fn spin(
         &self,
         deadline: Instant,
@@ -141,8 +141,8 @@ impl Connection {
         }
     }
 
-    /// Waits until `limit` after `start` for `due` completions. Each has to be a success for which
-    /// `right` returns no objection.
+    /// Waits until `limit` after `start` for `due` completions. Each must be a success to which `right` raises no
+    /// objection.
     pub(super) fn wait(
         &self,
         start: Instant,
@@ -191,7 +191,7 @@ impl Connection {
                     None => done(start),
                 });
             }
-            // After a refusal, too: the completions of earlier requests explain more than it does.
+            // Also after a refusal, because the completions of earlier requests explain more than the refusal does.
             match self.next(start, limit, observer)? {
                 Next::Completion(completion) => {
                     completions += u32::from(stripe.completed(&completion));
@@ -246,7 +246,7 @@ impl Connection {
         }
     }
 
-    /// The asynchronous event that explains why a queue pair failed.
+    /// Returns the asynchronous event that explains why a queue pair failed.
     fn fatal_event(&self) -> Option<&'static str> {
         let device = self.pair().domain().device();
         let is_own = |qpn| self.pairs.iter().any(|pair| pair.qpn() == qpn);
@@ -322,8 +322,8 @@ pub(crate) fn success(completion: &Completion, operation: &'static str, size: u6
     })
 }
 
-/// The time without an acknowledgement after which a request is sent again: at most 268 ms, enough
-/// for a busy machine, and short enough for eight attempts within `limit`.
+/// Returns how long to wait for an acknowledgement before a request is retransmitted: at most 268 ms, which is enough
+/// for a busy machine and short enough for eight attempts within `limit`.
 pub(crate) fn ack_timeout(limit: Duration) -> AckTimeout {
     let fits = |exponent: &u8| {
         let wait = AckTimeout::new(*exponent).duration();
@@ -332,7 +332,7 @@ pub(crate) fn ack_timeout(limit: Duration) -> AckTimeout {
     AckTimeout::new((1..=16).rev().find(fits).unwrap_or(1))
 }
 
-/// The name of an error status in `enum ibv_wc_status`, and what to do.
+/// Returns the name of an error status in `enum ibv_wc_status`, and what to do.
 fn name_and_advice(status: WcStatus) -> (&'static str, &'static str) {
     match status {
         WcStatus::LocalLength => ("LOC_LEN_ERR", "this is a bug in gdr: report it"),
@@ -387,7 +387,7 @@ mod tests {
 
     use super::*;
 
-    /// What a wait for one completion that failed says.
+    /// Returns the message of a wait for a completion that failed.
     fn explanation(link: &Connection) -> String {
         let mut observe = |_: Event<'_>| ControlFlow::Continue(());
         let mut observer = Observer::new(&mut observe);
@@ -429,7 +429,7 @@ mod tests {
         assert!(flushed.starts_with("WR_FLUSH_ERR"), "{flushed}");
         let why = "before that, the peer sent a request that this side's memory does not permit";
         assert!(flushed.ends_with(why), "{flushed}");
-        // An event explains one end.
+        // An event explains a single end.
         assert_eq!(near.fatal_event(), None);
     }
 

@@ -10,15 +10,14 @@ use crate::error::{Error, Result, SettingsError};
 /// The default address of the sending end.
 const OTHER_LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// How many loopback addresses are tried until the port is free.
+/// How many loopback addresses to try until the port is free.
 const TRIES: u8 = 100;
 
 /// Opens the devices of both ends in this process: `from` host memory, `to` GPU memory.
 ///
-/// The default of `to` is 127.0.0.1. The default of `from` is the loopback address after `to`, or
-/// `to` itself for other addresses. Where another process uses the port at a default loopback
-/// address, the following addresses are tried. Two devices at one address differ in their port: the
-/// receiver has `port`, the sender a free one.
+/// `to` defaults to 127.0.0.1. `from` defaults to the loopback address after `to`, or to `to` itself if that is not a
+/// loopback address. If another process uses the port at a default loopback address, the following addresses are tried.
+/// Two devices at one address have different ports: the receiver has `port`, the sender a free one.
 ///
 /// # Errors
 /// The errors of [`Device::soft_with`].
@@ -26,16 +25,16 @@ pub fn open_both(from: Option<IpAddr>, to: Option<IpAddr>, port: u16) -> Result<
     SoftSettings::new(port).both(from, to)
 }
 
-/// Opens the device of the end that listens on `listen`: at `to`, by default at the same address.
+/// Opens the device of the end that listens at `listen`. `to` defaults to the same address.
 ///
 /// # Errors
-/// [`Error::Settings`] when no single address is named; the errors of [`Device::soft_with`].
+/// [`Error::Settings`] if no single address is named; the errors of [`Device::soft_with`].
 pub fn open_listener(listen: IpAddr, to: Option<IpAddr>, port: u16) -> Result<Device> {
     SoftSettings::new(port).listener(listen, to)
 }
 
-/// Opens the device of the end that connects to `peer`: at `from`, by default at the address from
-/// which this host reaches the peer. If that is the peer's own address, this end uses a free port.
+/// Opens the device of the end that connects to `peer`. `from` defaults to the address from which this host reaches the
+/// peer. If that is the peer's own address, this end uses a free port.
 ///
 /// # Errors
 /// The errors of [`Device::soft_with`]; [`gdr_rdma::SocketError::NoRoute`] without a route to the peer.
@@ -43,11 +42,11 @@ pub fn open_connector(peer: IpAddr, from: Option<IpAddr>, port: u16) -> Result<D
     SoftSettings::new(port).connector(peer, from)
 }
 
-/// What the soft devices of a run have in common.
+/// Settings that the soft devices of a run share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SoftSettings {
     pub(super) port: u16,
-    /// How many shards each has; the default of [`SoftOptions::shards`] if it is `None`.
+    /// Number of shards of each device; the default of [`SoftOptions::shards`] if `None`.
     pub(super) shards: Option<usize>,
 }
 
@@ -91,7 +90,7 @@ impl SoftSettings {
         self.open_beside(peer, from)
     }
 
-    /// Opens a device at `first`, or at the first of the following addresses where the port is free.
+    /// Opens a device at `first`, or at the next address where the port is free.
     fn open_from(self, first: Ipv4Addr) -> Result<Device> {
         let mut refusal = None;
         for step in 0..TRIES {
@@ -102,7 +101,7 @@ impl SoftSettings {
                         gdr_rdma::SocketError::PortInUse { .. },
                     ))),
                 ) => {
-                    // Report the first address: rxe uses the port at every address.
+                    // Report the error for the first address: rxe uses the port at every address.
                     refusal.get_or_insert(error);
                 }
                 opened => return opened,
@@ -111,7 +110,7 @@ impl SoftSettings {
         Err(refusal.unwrap_or_else(|| SettingsError::LoopbackAddresses.into()))
     }
 
-    /// Opens a device at `address`; the one of `other` has the port there.
+    /// Opens a device at `address`, where the device of `other` uses the port.
     fn open_beside(self, other: IpAddr, address: IpAddr) -> Result<Device> {
         let port = if address == other { 0 } else { self.port };
         Self { port, ..self }.open(address)
@@ -133,16 +132,17 @@ impl SoftSettings {
     }
 }
 
-/// How long a device's thread polls before it sleeps. A network card does not sleep between two
-/// steps of an iteration, so the time to wake a thread up should not be measured either.
+/// How long a device's thread polls before it sleeps. A network card does not sleep between two steps of an iteration,
+/// so the time to wake a thread must not be measured either.
 const BUSY_POLL: Duration = Duration::from_millis(2);
 
-/// The address after `address`, if it surely belongs to this host: an IPv4 loopback address.
+/// Returns the address after `address` if that is certain to belong to this host, which holds for IPv4 loopback
+/// addresses.
 fn beside(address: IpAddr) -> Option<Ipv4Addr> {
     match address {
         IpAddr::V4(ip) if ip.is_loopback() => {
             let next = Ipv4Addr::from_bits(ip.to_bits() + 1);
-            // Not into the end of 127.0.0.0/8, where broadcasts go.
+            // Stay clear of the end of 127.0.0.0/8, the broadcast address.
             let room = ip < Ipv4Addr::new(127, 255, 255, 0);
             Some(if room { next } else { OTHER_LOOPBACK })
         }
@@ -150,7 +150,7 @@ fn beside(address: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The largest path MTU that works in both directions.
+/// Returns the largest path MTU that works in both directions.
 pub(super) fn mutual_mtu(from: &Device, to: &Device) -> Result<Mtu> {
     let there = from.path_mtu(to.address().ip())?;
     let back = to.path_mtu(from.address().ip())?;
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn runs_on_one_host_take_other_loopback_addresses_than_each_other() {
-        // A port that is free at the first address, and then is not.
+        // A port that is free at the first address, and then taken there.
         let (from, to) = open_both(None, None, 0).unwrap();
         let port = to.address().port();
         let (other_from, other_to) = open_both(None, None, port).unwrap();
@@ -193,7 +193,7 @@ mod tests {
             assert!(address.ip().is_loopback());
             assert!(!all[..at].contains(address), "{all:?}");
         }
-        // An address that the caller names has no substitute.
+        // An address that the caller names is not replaced by another.
         let taken = open_both(None, Some(to.address().ip()), port);
         assert!(matches!(
             taken,

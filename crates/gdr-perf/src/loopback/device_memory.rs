@@ -1,5 +1,4 @@
-//! GPU memory for a kernel device: registered with the device, or staged through registered host
-//! memory.
+//! GPU memory for a kernel device: either registered with the device, or staged through registered host memory.
 
 use std::sync::Arc;
 
@@ -13,18 +12,18 @@ use crate::memory_facts::TransferMode;
 
 /// A range of GPU memory that a kernel device can transfer into.
 pub(super) struct DeviceMemory {
-    /// The registration: GPU memory, or host memory that stands in for it.
+    /// Registration of the GPU memory, or of the host memory that stands in for it.
     pub(super) region: MemoryRegion,
     pub(super) reached: TransferMode,
     pub(super) why: String,
-    /// The methods that were rejected, a sentence each.
+    /// Methods that were rejected, with a sentence for each.
     pub(super) refusals: Vec<String>,
-    /// The host memory that stands in for GPU memory.
+    /// Host memory that stands in for GPU memory.
     pub(super) stage: Option<StagingBuffer>,
 }
 
 impl DeviceMemory {
-    /// Why the memory is staged, where it is.
+    /// Returns why the memory is staged, if it is.
     pub(super) fn missing(self) -> String {
         match &self.refusals[..] {
             [] => self.why,
@@ -32,8 +31,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Registers `size` bytes of `buffer` from `offset` on: the GPU memory itself if `wanted` and the
-    /// device permit it.
+    /// Registers `size` bytes of `buffer` from `offset` on: the GPU memory itself if `wanted` and the device permit
+    /// that.
     pub(super) fn new(
         domain: &ProtectionDomain,
         buffer: &Arc<DeviceBuffer>,
@@ -77,8 +76,7 @@ impl DeviceMemory {
     }
 }
 
-/// The registration method, whether a transfer verified it, and how bytes become visible after a
-/// completion.
+/// Returns the registration method, whether a transfer verified it, and how bytes become visible after a completion.
 fn why(region: &MemoryRegion) -> String {
     let mut why = format!("registered by {}, ", region.route());
     match region.unverified_reason() {

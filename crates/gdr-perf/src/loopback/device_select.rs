@@ -1,4 +1,4 @@
-//! The choice of RDMA devices: soft devices or kernel devices.
+//! Choice of RDMA devices: soft or kernel devices.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -32,7 +32,7 @@ impl FromStr for DeviceName {
     }
 }
 
-/// A text that cannot be the name of a device.
+/// A text that is not a valid device name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "device `{0}` does not exist: the soft provider's devices are the addresses of this machine, such \
@@ -43,7 +43,7 @@ pub struct InvalidDeviceName(String);
 /// The provider to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProviderPreference {
-    /// Verbs if a kernel device can be used, else soft.
+    /// Verbs if a kernel device is usable, otherwise soft.
     #[default]
     Auto,
     /// Soft devices.
@@ -52,19 +52,19 @@ pub enum ProviderPreference {
     Verbs,
 }
 
-/// The deadline of resolving the name of a device.
+/// Deadline of resolving a device name.
 const RESOLVER: Duration = Duration::from_secs(10);
 
-/// The distance of a kernel device to the GPU.
+/// Distance between a kernel device and the GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicDistance {
     /// Its name.
     pub device: String,
-    /// As `nvidia-smi topo -m` writes it: `PIX`.
+    /// The distance in the notation of `nvidia-smi topo -m`, such as `PIX`.
     pub distance: String,
 }
 
-/// The devices that the caller names, and what to choose from where it names none.
+/// Devices that the caller names, and what to choose from if it names none.
 #[derive(Clone, Debug, Default)]
 pub struct DevicePair {
     /// The device that sends.
@@ -73,15 +73,14 @@ pub struct DevicePair {
     pub to: Option<DeviceName>,
     /// The UDP port of soft devices.
     pub port: u16,
-    /// How many shards each soft device has, 1 to [`gdr_rdma::SoftOptions::MAX_SHARDS`]; the default of
-    /// [`gdr_rdma::SoftOptions::shards`] if it is `None`. Kernel devices have none.
+    /// Number of shards of each soft device, 1 to [`gdr_rdma::SoftOptions::MAX_SHARDS`]; the default of
+    /// [`gdr_rdma::SoftOptions::shards`] if `None`. Kernel devices have no shards.
     pub shards: Option<usize>,
     /// The provider.
     pub preference: ProviderPreference,
-    /// The kernel devices with a known distance to the GPU, the nearest first: the order in which
-    /// they are tried if none is named.
+    /// Kernel devices with a known distance to the GPU, nearest first. They are tried in this order if none is named.
     pub nearest: Vec<NicDistance>,
-    /// The index of the GID that kernel devices use; one that routes if it is `None`.
+    /// GID index of kernel devices; if `None`, a routable GID is chosen.
     pub gid_index: Option<u32>,
 }
 
@@ -92,13 +91,13 @@ pub struct Chosen {
     pub provider: Provider,
     /// Why it was chosen.
     pub why: String,
-    /// The kernel device to use if none is named, with its port.
+    /// Kernel device to use if none is named, with its port.
     pub device: Option<String>,
 }
 
 impl DevicePair {
-    /// Replaces the names of interfaces and hosts, `eth0` or `localhost`, by the addresses of this
-    /// host. The name of a kernel device stays.
+    /// Replaces names of interfaces and hosts, such as `eth0` or `localhost`, by addresses of this host. Names of
+    /// kernel devices stay.
     ///
     /// # Errors
     /// [`crate::Error::Settings`] for the name of another host.
@@ -176,7 +175,7 @@ impl DevicePair {
         }
     }
 
-    /// What its soft devices have in common.
+    /// Returns the settings that its soft devices share.
     fn soft(&self) -> SoftSettings {
         SoftSettings {
             port: self.port,
@@ -252,7 +251,7 @@ fn is_of_kernel(name: &str) -> bool {
     listed.is_ok_and(|devices| devices.iter().any(|it| it.name == device))
 }
 
-/// Chooses verbs if a kernel device can be used, else soft.
+/// Chooses verbs if a kernel device is usable, otherwise soft.
 fn best(near: &[NicDistance]) -> Chosen {
     match usable(near) {
         Ok((device, why)) => Chosen {
@@ -268,8 +267,8 @@ fn best(near: &[NicDistance]) -> Chosen {
     }
 }
 
-/// The usable kernel device that is nearest to the GPU, with its port, and the reason; or why no
-/// device is usable.
+/// Returns the usable kernel device nearest to the GPU, with its port, and the reason for choosing it; or why no device
+/// is usable.
 fn usable(near: &[NicDistance]) -> Result<(String, String), String> {
     let devices = Device::list_verbs(&VerbsOptions::new()).map_err(|error| error.to_string())?;
     usable_of(devices, near)
@@ -376,7 +375,7 @@ mod tests {
         for (number, name) in (1..).zip(["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"]) {
             let address = std::net::Ipv4Addr::new(10, 0, 0, number);
             let mut spec = DeviceSpec::roce(name, address);
-            // The nearest of all is down.
+            // The nearest device is down.
             spec.ports[0].state = if name == "mlx5_3" { 1 } else { 4 };
             fake.add(spec);
         }

@@ -5,7 +5,7 @@ use super::report::{
 };
 use crate::error::Error;
 
-/// The contents of GPU memory, as a comparison found them.
+/// Contents of GPU memory, as a comparison found them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contents {
     Sent,
@@ -43,8 +43,8 @@ impl Contents {
     }
 }
 
-/// The cause of an iteration that ended with `error`. A failed request comes first: the error may be
-/// its consequence.
+/// Returns the cause of an iteration that ended with `error`. A failed request takes precedence, because the error may
+/// be its consequence.
 pub(super) fn diagnose_error(iteration: &Iteration, error: &Error) -> Cause {
     let found = [
         ("the RDMA WRITE", &iteration.sent),
@@ -65,7 +65,7 @@ pub(super) fn diagnose_error(iteration: &Iteration, error: &Error) -> Cause {
     }
 }
 
-/// Lost, damaged and rejected packets, from the devices' counters.
+/// Describes lost, damaged and rejected packets, from the devices' counters.
 fn packets(packets: &Packets) -> Option<(String, &'static str)> {
     let Packets { sender, receiver } = packets;
     let damaged = [("sender", sender), ("receiver", receiver)]
@@ -151,7 +151,7 @@ fn packets(packets: &Packets) -> Option<(String, &'static str)> {
     ))
 }
 
-/// The cause of a failed iteration; `None` for one that passed.
+/// Returns the cause of a failed iteration; `None` for one that passed.
 pub(super) fn diagnose(iteration: &Iteration) -> Option<Cause> {
     let found = fill(&iteration.filled)
         .or_else(|| requests("the RDMA WRITE", &iteration.sent, iteration))
@@ -173,7 +173,7 @@ pub(super) fn diagnose(iteration: &Iteration) -> Option<Cause> {
     })
 }
 
-/// The status of requests without an acknowledgement.
+/// Status of requests that were not acknowledged.
 const RETRY_EXCEEDED: &str = "RETRY_EXC_ERR";
 
 type Found = Option<(CauseKind, String, std::borrow::Cow<'static, str>)>;
@@ -589,7 +589,7 @@ mod tests {
             assert!(cause.what.contains(what), "{}", cause.what);
             assert!(cause.remedy.contains(remedy), "{}", cause.remedy);
         }
-        // A kernel device has no counters: only its status is known.
+        // A kernel device has no counters, so only the status is known.
         let silent = with(|i| {
             i.sent = Ended::Error {
                 status: RETRY_EXCEEDED.into(),

@@ -1,4 +1,4 @@
-//! What a run reports while it goes on, and how it is stopped.
+//! Events of a run, and how it is stopped.
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use super::settings::Settings;
 use crate::error::{Result, proceed};
 use crate::memory_facts::{Memory, MemoryFacts};
 
-/// What happens during a run.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -22,17 +22,16 @@ pub enum Event<'a> {
         peer: SocketAddr,
         /// Whether it proved that it knows the shared key.
         authenticated: bool,
-        /// How many connections were closed before, because the program at their other end was
-        /// not a peer.
+        /// Number of connections that were closed before because the program at the other end was not a peer.
         failed_connections: u64,
     },
     /// Both ends agree on what is transferred.
     Ready {
-        /// How much, and how often.
+        /// How much to transfer, and how often.
         settings: &'a Settings,
-        /// The GPU memory that receives.
+        /// The receiving GPU memory.
         memory: &'a Memory,
-        /// The memory that is sent.
+        /// The sending memory.
         source: &'a MemoryFacts,
         /// The devices.
         path: &'a Path,
@@ -44,7 +43,7 @@ pub enum Event<'a> {
         /// The step.
         step: Step,
     },
-    /// No completion for some time; the run may be stopped here.
+    /// No completion arrived for some time. The run may be stopped here.
     Waiting,
     /// An iteration has ended.
     Ended(&'a Iteration),
@@ -63,10 +62,10 @@ pub enum Step {
     Read,
 }
 
-/// Receives the events of a run, and may stop it.
+/// Receives the events of a run and may stop it.
 pub(super) struct Observer<'a> {
     observe: &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    /// The connection to the peer, which sends nothing while this end waits for completions.
+    /// Connection to the peer, which sends nothing while this end waits for completions.
     watch: Option<Watch>,
 }
 

@@ -26,7 +26,7 @@ const GUARD: u64 = 4096;
 
 /// GPU memory, registered with a device.
 pub(super) struct GpuSide {
-    // Fields drop in order: the connection and the region go before the memory.
+    // Fields drop in order: the connection and the region before the memory.
     connection: Connection,
     region: MemoryRegion,
     stage: Option<StagingBuffer>,
@@ -93,8 +93,8 @@ impl GpuSide {
         self.connection.connect_all(peers, mtu, self.give_up_after)
     }
 
-    /// Fills GPU memory with pattern A and verifies it, both by a kernel; then posts the receive for
-    /// the WRITE's immediate, which comes by the first queue pair.
+    /// Fills GPU memory with pattern A and verifies it, both by a kernel. Then posts the receive for the WRITE's
+    /// immediate, which arrives on the first queue pair.
     pub(super) fn fill(&mut self, number: u32, seeds: Seeds) -> Outcome {
         Outcome::of(self.try_fill(number, seeds))
     }
@@ -105,7 +105,7 @@ impl GpuSide {
         }
         self.write(GUARD, self.size, seeds.before)?;
         let filled = self.by_kernel(seeds.before, None)?;
-        // Overwrite what an earlier iteration left in the staging buffer.
+        // Overwrite what the previous iteration left in the staging buffer.
         if let Some(stage) = &self.stage {
             stage.copy_out()?;
         }
@@ -116,14 +116,14 @@ impl GpuSide {
         Ok(filled)
     }
 
-    /// Writes the pattern of `seed` by a kernel, from its first word on.
+    /// Writes the pattern of `seed`, from its first word on, by a kernel.
     fn write(&self, offset: u64, len: u64, seed: u32) -> Result<()> {
         Ok(self
             .stream
             .fill_pattern(&self.buffer, offset, len / 4, seed, self.limit)?)
     }
 
-    /// Does to the bytes that arrived what the rehearsed fault would have done.
+    /// Applies the rehearsed fault to the bytes that arrived.
     pub(super) fn inject(&self, seeds: Seeds) -> Result<()> {
         let middle = (self.size / 8) * 4;
         match self.injected {
@@ -188,7 +188,7 @@ impl GpuSide {
             mapping: Outcome::of(self.by_mapping(seeds)),
             guards: Outcome::of(self.look_at_guards(seeds)),
         };
-        // The READ has to return the GPU's bytes, not those that arrived in the staging buffer.
+        // The READ must return the GPU's bytes, not those that arrived in the staging buffer.
         if let Some(stage) = &self.stage
             && let Err(error) = stage.copy_out()
         {
@@ -262,7 +262,7 @@ impl GpuSide {
     }
 }
 
-/// The access of the peer to the target.
+/// Returns the access of the peer to the target.
 fn access() -> Access {
     Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ
 }

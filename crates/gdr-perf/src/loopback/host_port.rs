@@ -1,4 +1,4 @@
-//! The name or address of a peer.
+//! Name or address of a peer.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -23,7 +23,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// The same host with another port.
+    /// Returns the same host with another port.
     #[must_use]
     pub fn with_port(self, port: u16) -> Self {
         Self { port, ..self }
@@ -87,7 +87,7 @@ impl FromStr for HostPort {
         } else {
             match text.match_indices(':').count() {
                 1 => text.split_at(text.find(':').unwrap_or(text.len())),
-                // Several belong to an IPv6 address.
+                // An IPv6 address contains several colons.
                 _ => (text, ""),
             }
         };
@@ -115,7 +115,7 @@ fn is_link_local(host: &str) -> bool {
     matches!(host.parse(), Ok(IpAddr::V6(ip)) if ip.is_unicast_link_local())
 }
 
-/// The addresses of a host, without those that need a scope (the name of an interface).
+/// Returns the addresses of a host, without those that need a scope (the name of an interface).
 fn resolve(host: &str, limit: Duration) -> Result<Vec<IpAddr>> {
     if let Ok(address) = host.parse() {
         return Ok(vec![address]);
@@ -151,8 +151,8 @@ fn resolve(host: &str, limit: Duration) -> Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-/// Returns whether a name or an address stands for this host: it is the host's name, with or without its
-/// domain, or one of its addresses. A name that cannot be resolved within `limit` does not.
+/// Returns whether a name or an address stands for this host, which holds for its host name, with or without the
+/// domain, and for its addresses. A name that does not resolve within `limit` does not.
 pub fn is_this_host(name: &str, limit: Duration) -> bool {
     if let Ok(ip) = name.parse::<IpAddr>() {
         let own = Device::list_soft().unwrap_or_default();
@@ -166,7 +166,7 @@ pub fn is_this_host(name: &str, limit: Duration) -> bool {
     matches!(own_address(name, limit), Ok(Some(_)))
 }
 
-/// The address of this host that a name stands for: the name of an interface or of a host.
+/// Returns the address of this host that a name stands for: the name of an interface or of a host.
 ///
 /// # Errors
 /// [`Error::Settings`] for the name of another host. An unknown name is `Ok(None)`.
@@ -276,7 +276,7 @@ mod tests {
         );
         assert_eq!(own_address("mlx5_77", SOON).unwrap(), None);
         assert_eq!(own_address("02:00:5e:10:00:01", SOON).unwrap(), None);
-        // Each interface that has a MAC address of its own is found by it.
+        // An interface with a unique MAC address can be found by it.
         for own in Device::list_soft().unwrap() {
             let path = format!("/sys/class/net/{}/address", own.interface);
             let Ok(mac) = std::fs::read_to_string(path) else {

@@ -15,12 +15,12 @@ use crate::bench_target::BenchTarget;
 use crate::error::Result;
 use crate::registered_buffer::TransferMemory;
 
-/// Transfers bytes from `source` at `from` into GPU memory at `to`, both in this process. A run
-/// that `observe` breaks is [`super::Verdict::Undecided`].
+/// Transfers bytes from `source` at `from` into GPU memory at `to`, both in this process. If `observe` breaks, the
+/// verdict is [`super::Verdict::Undecided`].
 ///
 /// # Errors
-/// [`crate::Error::Settings`], and the errors of a GPU or a device that cannot be set up. A failure after
-/// that is a report with [`super::Verdict::Fail`].
+/// [`crate::Error::Settings`], and the errors of setting up a GPU or a device. A later failure is a report with
+/// [`super::Verdict::Fail`].
 pub fn run(
     target: &BenchTarget,
     from: &Device,

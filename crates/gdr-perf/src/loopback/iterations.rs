@@ -1,4 +1,4 @@
-//! The iterations of a run, up to the first that fails.
+//! Iterations of a run, up to the first failure.
 
 use super::diagnose::{diagnose, diagnose_error};
 use super::event::{Event, Observer};
@@ -26,7 +26,7 @@ pub(super) fn run_all(
             }
             Err(Error::Stopped) => return Err(Error::Stopped),
             Err(error) => {
-                // The run has failed, even if the observer stops it here.
+                // The run has failed even if the observer stops it here.
                 let _ = observer.notify(Event::Ended(&iteration));
                 return Ok(Some(tally.break_off(iteration, &error)));
             }
@@ -35,7 +35,7 @@ pub(super) fn run_all(
     Ok(None)
 }
 
-/// Counts an iteration and reports it to the observer. Returns why it failed.
+/// Counts an iteration and reports it to the observer. Returns why it failed, if it did.
 fn conclude(
     tally: &mut Tally,
     iteration: Iteration,
@@ -43,7 +43,7 @@ fn conclude(
 ) -> Result<Option<Cause>> {
     let notified = observer.notify(Event::Ended(&iteration));
     let cause = tally.add(iteration);
-    // A failure is reported even if the observer stops here.
+    // Report a failure even if the observer stops here.
     if cause.is_none() {
         notified?;
     }
@@ -83,7 +83,7 @@ impl Tally {
         cause
     }
 
-    /// The report of a run with this end.
+    /// Returns the report of a run with this end.
     pub(super) fn report(
         self,
         settings: &Settings,

@@ -1,24 +1,23 @@
-//! Transfers from an RDMA device into GPU memory, with a proof that the bytes arrived.
+//! Transfers from an RDMA device into GPU memory, with proof that the bytes arrived.
 //!
 //! Each iteration:
 //!
-//! 1. a kernel fills the target with *pattern A*, and another verifies it;
-//! 2. memory at the other device, of its host or of a GPU, is filled with *pattern B*, and RDMA WRITE
-//!    transfers it to the target; the last message carries an immediate, so that both ends get a
-//!    completion;
-//! 3. the target is compared by a kernel launched after the completion, by a copy to the host, and
-//!    by loads through a CPU mapping; the bytes around it must be unchanged;
-//! 4. RDMA READ transfers it back into other memory of the same kind, where it is compared.
+//! 1. A kernel fills the target with *pattern A*, and another kernel verifies it.
+//! 2. Memory at the other device, host or GPU memory, is filled with *pattern B*, and RDMA WRITE transfers it to the
+//!    target. The last message carries an immediate, so that both ends get a completion.
+//! 3. The target is compared by a kernel launched after the completion, by a copy to the host, and by loads through a
+//!    CPU mapping. The bytes around it must be unchanged.
+//! 4. RDMA READ transfers the target back into other memory of the same kind, where it is compared.
 //!
-//! A run passes only if every part of it does: successful calls alone prove nothing. Every wait has
-//! a deadline. A failed run has a [`Cause`]: nothing arrived, only a part, or other bytes, or a
-//! completion is missing; and what to do.
+//! A run passes only if every part of it does, because successful calls alone prove nothing. Every wait has a deadline.
+//! A failed run has a [`Cause`], which says whether nothing arrived, only a part, or wrong bytes, or whether a
+//! completion is missing, and what to do.
 //!
-//! [`sweep`] measures instead: latency and bandwidth by size, direct and staged. [`pipeline`] measures
-//! both ways up to the result of a kernel.
+//! [`sweep`] instead measures latency and bandwidth by size, direct and staged. [`pipeline`] measures both modes up to
+//! the result of a kernel.
 //!
-//! [`run`] has both ends in one process; [`listen`] and [`connect`] are one end each. The listening
-//! end owns the GPU memory.
+//! [`run`] runs both ends in one process; [`listen`] and [`connect`] are one end each. The listening end owns the GPU
+//! memory.
 
 pub(crate) mod compare;
 pub(crate) mod connection;

@@ -1,4 +1,4 @@
-//! The JSON messages between the two ends of a run in two processes.
+//! JSON messages between the two ends of a run in two processes.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::error::{PeerError, Result, SettingsError};
 use crate::memory_facts::{Memory, MemoryFacts};
 use crate::peer_message;
 
-/// What both ends speak, as their greetings name it.
+/// Name of the service in the greetings of both ends.
 pub const SERVICE: Service = Service::new("gdr-loopback");
-/// The version of the protocol.
+/// Version of the protocol.
 const VERSION: u32 = 3;
 
 /// A message. The connecting end sends the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub(super) enum Message {
-    /// What the connecting end requests.
+    /// The connecting end's request.
     Ask(Box<Ask>),
     /// The listening end accepts.
     Ready(Box<Ready>),
@@ -61,25 +61,25 @@ pub(super) enum Message {
     },
 }
 
-/// What the connecting end requests.
+/// The connecting end's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ask {
     pub(super) version: u32,
     pub(super) size: u64,
     pub(super) iterations: u32,
     pub(super) seed: u32,
-    /// Over how many queue pairs the connecting end sends. Earlier versions, which are named as such, do
-    /// not have it.
+    /// Number of queue pairs over which the connecting end sends. Earlier protocol versions lack it, and are reported
+    /// as such.
     #[serde(default)]
     pub(super) queue_pairs: usize,
     pub(super) end: End,
-    /// The memory that it sends. An end that does not say it has host memory only.
+    /// The memory to send. Host memory only, if the end does not say.
     #[serde(default = "MemoryFacts::host")]
     pub(super) source: MemoryFacts,
 }
 
 impl Ask {
-    /// Requests a run with `settings`, into which the end `end` writes `source` over this many queue pairs.
+    /// Requests a run with `settings`, in which `end` writes `source` over this many queue pairs.
     pub(super) fn new(
         settings: &Settings,
         queue_pairs: usize,
@@ -97,8 +97,8 @@ impl Ask {
         }
     }
 
-    /// The settings that the peer requests, with the deadline of a step at this end. Unusable
-    /// settings are a [`PeerError`], not an error of this end's settings.
+    /// Returns the settings that the peer requests, with the deadline of a step at this end. Unusable settings are a
+    /// [`PeerError`], not an error of this end's settings.
     pub(super) fn settings(&self, timeout: Duration) -> Result<Settings, PeerError> {
         if self.version != VERSION {
             return Err(PeerError::Version {
@@ -122,7 +122,7 @@ impl Ask {
     }
 }
 
-/// What the listening end offers.
+/// The listening end's offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ready {
     pub(super) memory: Memory,

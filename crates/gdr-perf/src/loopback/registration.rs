@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::memory_facts::{Memory, TransferMode};
 use crate::report::Subject;
 
-/// Bytes of an allocation of GPU memory.
+/// A range of an allocation of GPU memory.
 #[derive(Clone, Copy)]
 pub(crate) struct GpuRange<'a> {
     pub(crate) buffer: &'a Arc<DeviceBuffer>,
@@ -25,7 +25,7 @@ pub(crate) struct GpuRange<'a> {
 /// GPU memory, registered with a device.
 pub(crate) struct Registration {
     pub(crate) region: MemoryRegion,
-    /// The host memory that stands in for it, if a kernel device cannot access it.
+    /// Host memory that stands in for it, if a kernel device cannot access it.
     pub(crate) stage: Option<StagingBuffer>,
     /// The mapping through which a soft device accesses it.
     pub(crate) mapping: Option<Arc<Mapping>>,
@@ -47,7 +47,7 @@ impl Registration {
         }
     }
 
-    /// For a soft device, which stores the bytes itself.
+    /// Registers it for a soft device, which stores the bytes itself.
     fn placed(
         target: &BenchTarget,
         domain: &ProtectionDomain,
@@ -111,24 +111,24 @@ impl Registration {
     }
 }
 
-/// A mapping of GPU memory, or the reason to stage.
+/// A mapping of GPU memory, or the reason for staging.
 pub(crate) struct MappedOrStaged {
     pub(crate) mapping: Option<Arc<Mapping>>,
     pub(crate) subject: Subject,
     pub(crate) why: String,
 }
 
-/// A buffer that is written through `mapping`; the copy engine makes its long reads.
+/// Creates a buffer that is written through `mapping`. The copy engine makes its long reads.
 pub(crate) fn direct(mapping: Arc<Mapping>, buffer: &Arc<DeviceBuffer>) -> Result<Buffer> {
     let (copied, from) = (Arc::clone(buffer), CopyEngineThreshold::Planned);
     match Buffer::direct_with_copies(Arc::clone(&mapping), copied, from) {
-        // A backend that maps other memory: the run has to detect the consequence.
+        // A backend that maps the wrong memory: let the run detect the consequence.
         Err(gdr_rdma::NicError::MappedElsewhere { .. }) => Ok(Buffer::direct(mapping)?),
         made => Ok(made?),
     }
 }
 
-/// Maps `buffer` unless `wanted` is staged.
+/// Maps `buffer`, unless `wanted` is staged.
 pub(crate) fn map_or_stage(
     target: &BenchTarget,
     buffer: &DeviceBuffer,

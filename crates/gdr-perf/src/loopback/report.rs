@@ -1,4 +1,4 @@
-//! The report of a run.
+//! Report of a run.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use crate::memory_facts::{Memory, MemoryFacts};
 use crate::report::Schema;
 use crate::wire::Wire;
 
-/// The report of a run.
+/// Report of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// `gdr.loopback`.
@@ -19,7 +19,7 @@ pub struct Report {
     pub schema: Schema,
     /// Whether the bytes arrived.
     pub verdict: Verdict,
-    /// The fault of a rehearsal: the verdict is about no hardware then.
+    /// The rehearsed fault. If there is one, the verdict says nothing about hardware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub injected: Option<Fault>,
     /// Why the run failed.
@@ -37,13 +37,13 @@ pub struct Report {
     pub iterations: u32,
     /// Iterations that passed.
     pub passed: u32,
-    /// The last iteration: the one that failed, if one did.
+    /// The last iteration, which is the failed one if an iteration failed.
     pub last: Option<Iteration>,
-    /// The wire of the packets that the sender sent in it; `None` for a kernel device.
+    /// The wire that carried the sender's packets in it; `None` for a kernel device.
     pub wire: Option<Wire>,
-    /// The throughput of the WRITEs of iterations that passed.
+    /// Throughput of the WRITEs in iterations that passed.
     pub write: Option<Throughput>,
-    /// The throughput of their READs.
+    /// Throughput of the READs in iterations that passed.
     pub read: Option<Throughput>,
 }
 
@@ -54,7 +54,7 @@ pub struct Cause {
     pub kind: CauseKind,
     /// The iteration, from 1.
     pub iteration: u32,
-    /// What failed, and what that proves.
+    /// What failed, and what follows from it.
     pub what: String,
     /// What to do.
     pub remedy: String,
@@ -65,34 +65,34 @@ pub struct Cause {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CauseKind {
-    /// GPU memory does not hold what the GPU itself wrote.
+    /// GPU memory does not hold what a kernel wrote.
     Fill,
     /// A request ended with an error.
     ErrorCompletion,
-    /// A request did not end in time.
+    /// A request did not complete in time.
     NoCompletion,
-    /// A request was refused, or a wrong completion came.
+    /// A request was refused, or an unexpected completion arrived.
     Request,
     /// Every request succeeded, and GPU memory is unchanged.
     NothingArrived,
     /// Every request succeeded, and a part of GPU memory is unchanged.
     PartlyArrived,
-    /// Other bytes arrived than were sent.
+    /// Bytes arrived that differ from the bytes sent.
     WrongBytes,
     /// Two comparisons of the same memory found different bytes.
     Disagreement,
     /// Bytes outside the target were changed.
     Guards,
-    /// The bytes arrived, and READ returned other bytes.
+    /// The bytes arrived, but READ returned other bytes.
     ReadBack,
-    /// A comparison of memory failed.
+    /// Memory could not be compared.
     Looking,
-    /// Another failure, perhaps of the peer.
+    /// Another failure, perhaps at the peer.
     Other,
 }
 
 impl CauseKind {
-    /// What the caller can change to narrow the cause down.
+    /// Returns what the caller can change to narrow the cause down.
     pub const fn remedies(self) -> &'static [Remedy] {
         match self {
             Self::NoCompletion => &[Remedy::LongerTimeout],
@@ -105,7 +105,7 @@ impl CauseKind {
 }
 
 impl Cause {
-    /// The cause of a run that ended with an error in `iteration`.
+    /// Returns the cause of a run that ended with an error in `iteration`.
     pub(super) fn of_error(iteration: u32, error: &crate::Error) -> Self {
         Self {
             kind: CauseKind::Other,
@@ -120,7 +120,7 @@ impl Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Every byte of every iteration arrived, by every comparison.
+    /// All comparisons found every byte of every iteration.
     Pass,
     /// Bytes did not arrive, or could not be compared.
     Fail,
@@ -133,11 +133,11 @@ pub enum Verdict {
 pub struct Path {
     /// The device that sends, and reads back.
     pub from: End,
-    /// The device of the GPU memory that receives.
+    /// The device of the receiving GPU memory.
     pub to: End,
-    /// Bytes of payload a packet.
+    /// Bytes of payload per packet.
     pub mtu: usize,
-    /// Bytes of each message but the last.
+    /// Bytes of each message except the last.
     pub message: u64,
     /// The queue pairs over which the messages are striped.
     pub queue_pairs: usize,
@@ -152,7 +152,7 @@ pub struct End {
     pub address: SocketAddr,
     /// Its provider.
     pub provider: String,
-    /// The integrity checks of what it receives.
+    /// Integrity checks on what it receives.
     pub integrity: String,
 }
 
@@ -168,7 +168,7 @@ impl End {
 }
 
 impl Path {
-    /// A path with one queue pair, for messages of `size` bytes at most.
+    /// Returns a path with one queue pair, for messages of `size` bytes at most.
     pub(super) fn new(from: End, to: End, mtu: Mtu, size: u64) -> Self {
         Self {
             from,
@@ -179,7 +179,7 @@ impl Path {
         }
     }
 
-    /// The same for transfers of `size` bytes over this many queue pairs.
+    /// Returns the same for transfers of `size` bytes over this many queue pairs.
     pub(super) fn over(self, queue_pairs: usize, size: u64) -> Self {
         let message = match queue_pairs {
             1 => self.message,
@@ -201,9 +201,9 @@ impl Path {
 pub struct Iteration {
     /// From 1.
     pub number: u32,
-    /// The seed of pattern A, which GPU memory held before.
+    /// Seed of pattern A, which GPU memory held before.
     pub seed_before: u32,
-    /// The seed of pattern B, which was sent.
+    /// Seed of pattern B, which was sent.
     pub seed_sent: u32,
     /// Whether a kernel found pattern A.
     pub filled: Outcome,
@@ -224,21 +224,21 @@ pub struct Iteration {
 /// The counters of both devices during an iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Packets {
-    /// The end that makes the requests; `None` if its device has no counters.
+    /// The requesting end; `None` if its device has no counters.
     pub sender: Option<PacketCounts>,
-    /// The end with the GPU; also `None` if it did not report them.
+    /// The end with the GPU; also `None` if it did not report its counters.
     pub receiver: Option<PacketCounts>,
 }
 
 /// Packets that a device of the soft provider counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PacketCounts {
-    /// Passed to the kernel, or to a device of this host by shared memory.
+    /// Passed to the kernel, or to a device of this host through shared memory.
     pub sent: u64,
-    /// How many of these came by shared memory.
+    /// How many of these went through shared memory.
     #[serde(default)]
     pub sent_by_memory: u64,
-    /// Received from the kernel or by shared memory, valid and invalid.
+    /// Received from the kernel or through shared memory, valid or not.
     pub received: u64,
     /// How many of these are not packets of a reliable connection.
     pub malformed: u64,
@@ -246,29 +246,29 @@ pub struct PacketCounts {
     pub icrc_mismatches: u64,
     /// How many of these were for queue pairs that do not exist.
     pub unknown_queue_pair: u64,
-    /// How many of these came from another address or port than the peer's.
+    /// How many of these came from an address or port other than the peer's.
     #[serde(default)]
     pub wrong_source: u64,
-    /// Dropped by the kernel: from addresses of no peer, or more than the receive buffer holds.
+    /// Dropped by the kernel: from addresses without a peer, or beyond the capacity of the receive buffer.
     #[serde(default)]
     pub kernel_drops: u64,
     /// NAKs sent because a packet of the peer was missing.
     #[serde(default)]
     pub sequence_naks_sent: u64,
-    /// NAKs of the peer, which missed a packet.
+    /// NAKs received because the peer missed a packet.
     #[serde(default)]
     pub sequence_naks_received: u64,
-    /// Failed system calls to send.
+    /// System calls to send that failed.
     pub sends_failed: u64,
 }
 
 impl PacketCounts {
-    /// The current counters of a device; `None` for a kernel device.
+    /// Returns the current counters of a device; `None` for a kernel device.
     pub(super) fn of(device: &Device) -> Option<Self> {
         (device.provider() == Provider::Soft).then(|| Self::from(device.counters()))
     }
 
-    /// The difference to `earlier`.
+    /// Returns the difference from `earlier`.
     pub(super) fn since(self, earlier: Self) -> Self {
         Self {
             sent: self.sent.saturating_sub(earlier.sent),
@@ -310,7 +310,7 @@ impl From<Counters> for PacketCounts {
     }
 }
 
-/// The counters of a device from a starting point on.
+/// Counts a device's packets from a starting point on.
 pub(super) struct PacketCounter<'a> {
     device: &'a Device,
     start: Option<PacketCounts>,
@@ -331,7 +331,7 @@ impl<'a> PacketCounter<'a> {
 }
 
 impl Iteration {
-    /// An iteration without results.
+    /// Creates an iteration without results.
     pub(super) fn begun(number: u32, seeds: Seeds) -> Self {
         let earlier = "an earlier step failed";
         Self {
@@ -349,10 +349,10 @@ impl Iteration {
     }
 }
 
-/// The comparisons of GPU memory after the WRITE.
+/// Comparisons of GPU memory after the WRITE.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
-    /// By a kernel that was launched after the completion.
+    /// By a kernel launched after the completion.
     pub kernel: Outcome,
     /// By a copy to the host.
     pub copy: Outcome,
@@ -363,7 +363,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// The same from a peer, whose texts are marked as quotes.
+    /// Returns the same from a peer, with its texts marked as quotes.
     pub(super) fn of_peer(self) -> Self {
         Self {
             kernel: self.kernel.of_peer(),
@@ -410,7 +410,7 @@ impl Outcome {
         Self::NotDone { reason }
     }
 
-    /// The same from a peer, whose texts are marked as quotes.
+    /// Returns the same from a peer, with its texts marked as quotes.
     pub(super) fn of_peer(self) -> Self {
         match self {
             Self::Failed { reason } => Self::Failed {
@@ -423,7 +423,7 @@ impl Outcome {
         }
     }
 
-    /// The outcome of a comparison; an error is `Failed`.
+    /// Returns the outcome of a comparison; an error becomes `Failed`.
     pub(super) fn of(looked: crate::Result<Self>) -> Self {
         looked.unwrap_or_else(|error| Self::Failed {
             reason: error.to_string(),
@@ -431,7 +431,7 @@ impl Outcome {
     }
 }
 
-/// Quotes a text of the peer, which was escaped when it was received.
+/// Quotes text of the peer, which was escaped on arrival.
 fn says(words: &str) -> String {
     format!("the peer says \"{words}\"")
 }
@@ -445,7 +445,7 @@ pub struct Difference {
     pub mismatches: u64,
     /// How many of these still have their previous value.
     pub still_before: u64,
-    /// Bytes to the first that differs.
+    /// Byte offset of the first difference.
     pub first_offset: u64,
     /// What it should be.
     pub expected: u32,
@@ -480,7 +480,7 @@ pub enum Ended {
         /// What to do.
         remedy: String,
     },
-    /// A request was not posted, or a wrong completion arrived.
+    /// A request was not posted, or an unexpected completion arrived.
     Failed {
         /// Why.
         reason: String,
@@ -498,7 +498,7 @@ impl Ended {
         Self::NotDone { reason }
     }
 
-    /// The same from a peer, whose texts are marked as quotes.
+    /// Returns the same from a peer, with its texts marked as quotes.
     pub(super) fn of_peer(self) -> Self {
         match self {
             Self::Error {
@@ -526,16 +526,16 @@ impl Ended {
     }
 }
 
-/// The throughput of the iterations, each from its first post to its last completion.
+/// Throughput of the iterations, each from its first post to its last completion.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Throughput {
-    /// Whether the GPU was simulated; the figures then describe no hardware.
+    /// Whether the GPU was simulated. If so, the figures do not describe hardware.
     pub simulated: bool,
     /// The median's nanoseconds.
     pub median_ns: u64,
     /// The fastest iteration's nanoseconds.
     pub best_ns: u64,
-    /// Bytes a nanosecond (GB/s) at the median.
+    /// Bytes per nanosecond (GB/s) at the median.
     pub median_gb_per_s: f64,
 }
 

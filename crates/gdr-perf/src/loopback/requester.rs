@@ -1,4 +1,4 @@
-//! The end that makes the requests, from its host memory or from memory of a GPU.
+//! The requesting end, with host or GPU memory.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,9 @@ use crate::error::Result;
 use crate::memory_facts::MemoryFacts;
 use crate::registered_buffer::{RegisteredBuffer, StandIn, TransferMemory};
 
-/// The memory that is sent, and the memory that is read back into, registered with a device.
+/// The memory to send and the memory to read back into, registered with a device.
 pub(super) struct Requester {
-    // The connection goes before the memory.
+    // Fields drop in order: the connection before the memory.
     connection: Connection,
     source: RegisteredBuffer,
     sink: RegisteredBuffer,
@@ -35,9 +35,9 @@ enum Transfer {
 }
 
 impl Requester {
-    /// Over how many queue pairs a device sends `bytes` between these memories: one for each of its shards
-    /// if the transfer is long, and none is staged. Staged bytes are gathered in the order of one queue
-    /// pair: with eight of them the copies are short, and take four times as long on an H100.
+    /// Returns the number of queue pairs over which a device sends `bytes` between these memories: one per shard if the
+    /// transfer is long and neither end is staged. Staged bytes are gathered in the order of one queue pair: with
+    /// eight, the copies become short and take four times as long on an H100.
     pub(super) fn queue_pairs(
         device: &Device,
         bytes: u64,
@@ -58,7 +58,7 @@ impl Requester {
     ) -> Result<Self> {
         let size = settings.size;
         let domain = device.protection_domain();
-        // The peer has no access to either.
+        // The peer may access neither buffer.
         let registered =
             |access| RegisteredBuffer::new(&domain, memory, size, access, StandIn::Allowed);
         let (source, facts) = registered(Access::empty())?;
@@ -74,7 +74,7 @@ impl Requester {
         })
     }
 
-    /// Its memory, for the report.
+    /// Returns its memory, for the report.
     pub(super) fn facts(&self) -> &MemoryFacts {
         &self.facts
     }
@@ -93,8 +93,8 @@ impl Requester {
         self.source.before_sending()
     }
 
-    /// Writes all of it to `remote`; the last message carries `number` as its immediate. Over
-    /// several queue pairs, whose messages have no order, it is one without bytes after all others.
+    /// Writes all of it to `remote`. The last message carries `number` as its immediate. Queue pairs are not ordered
+    /// among each other, so with several the immediate is in an empty message after all others.
     pub(super) fn write(
         &self,
         number: u32,
@@ -140,7 +140,7 @@ impl Requester {
         }
     }
 
-    /// The messages of a transfer over one queue pair.
+    /// Returns the messages of a transfer over one queue pair.
     fn messages(&self, transfer: Transfer, remote: &RemoteMemory) -> Result<Vec<StripedPart>> {
         let messages = pieces(self.size, MESSAGE).map(|(offset, bytes)| {
             let (id, remote) = (WrId(0), remote.at(offset));
@@ -221,7 +221,7 @@ mod tests {
         let (from, to) = (requester(&here, limit, 1), requester(&there, limit, 1));
         from.connect(&to.endpoints(), Mtu::B1024).unwrap();
         to.connect(&from.endpoints(), Mtu::B1024).unwrap();
-        // No receive is posted for the immediate, so the sender retries until the deadline.
+        // Without a receive for the immediate, the sender retries until the deadline.
         let ended = write(&from, &to);
         assert_eq!(
             ended,

@@ -1,4 +1,4 @@
-//! How many bytes are transferred, how often, and the deadlines.
+//! How many bytes to transfer, how often, and the deadlines.
 
 use std::time::Duration;
 
@@ -7,15 +7,14 @@ use serde::Serialize;
 
 use crate::error::{MOST_SECONDS, Result, SettingsError};
 
-/// The most bytes that one iteration transfers.
+/// Maximum number of bytes per iteration.
 const MOST: u64 = 1 << 30;
-/// Bytes of a message. RDMA allows 2 GiB; smaller messages show how far a path got that hangs.
+/// Bytes per message. RDMA allows 2 GiB, but smaller messages show how far a hanging path got.
 pub(super) const MESSAGE: u64 = 16 << 20;
-/// Bytes for which the deadline of a step is a second longer: far fewer than any working path
-/// transfers in a second.
+/// Bytes that extend the deadline of a step by a second: far fewer than any working path transfers in that time.
 const BYTES_PER_SECOND: u64 = 64 << 20;
 
-/// What becomes of the bytes after the completions, in a rehearsal of a failure.
+/// What happens to the bytes after the completions, in a rehearsed failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
@@ -23,25 +22,25 @@ pub enum Fault {
     Lost,
     /// The second half does not arrive.
     Part,
-    /// A word in the middle is another one.
+    /// A word in the middle is wrong.
     Damaged,
-    /// A kernel sees them, and the comparisons after it see what was there before.
+    /// A kernel sees the bytes, but the comparisons after it see the previous content.
     Stale,
 }
 
-/// How bytes should be transferred into GPU memory.
+/// How to transfer bytes into GPU memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransferPreference {
-    /// Directly if the memory can be mapped or registered, else staged.
+    /// Directly if the memory can be mapped or registered, otherwise staged.
     #[default]
     Auto,
-    /// Directly: through a CPU mapping (soft) or a registration (verbs). Otherwise the run fails.
+    /// Directly, through a CPU mapping (soft) or a registration (verbs). The run fails if that is impossible.
     Direct,
     /// Staged: through page-locked host memory and the GPU's copy engine.
     Staged,
 }
 
-/// The GPU memory that receives the bytes. The end with the GPU chooses it.
+/// The receiving GPU memory. The end with the GPU chooses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination {
     /// How to allocate it.
@@ -62,15 +61,15 @@ impl Default for Destination {
 /// What a run transfers.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Bytes an iteration, a multiple of 4, 1 GiB at most.
+    /// Bytes per iteration: a multiple of 4, at most 1 GiB.
     pub size: u64,
-    /// Iterations, each with its own patterns.
+    /// Number of iterations. Each has its own patterns.
     pub iterations: u32,
     /// The seed of the patterns.
     pub seed: u32,
-    /// The deadline of one step, which is a second longer for each 64 MiB.
+    /// Deadline of one step, extended by a second for each 64 MiB.
     pub timeout: Duration,
-    /// The fault of a rehearsal, with both ends in this process.
+    /// The fault to rehearse, with both ends in this process.
     pub injected: Option<Fault>,
 }
 
@@ -87,7 +86,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Refuses settings that cannot be used.
+    /// Refuses unusable settings.
     pub(super) fn check(&self) -> Result<(), SettingsError> {
         if self.size == 0 || !self.size.is_multiple_of(4) || self.size > MOST {
             return Err(SettingsError::TransferSize(self.size));
@@ -104,25 +103,25 @@ impl Settings {
         Ok(())
     }
 
-    /// The deadline of one step.
+    /// Returns the deadline of one step.
     pub(super) fn limit(&self) -> Duration {
         self.timeout + Duration::from_secs(self.size / BYTES_PER_SECOND)
     }
 
-    /// How long a request is retransmitted without an acknowledgement. Shorter than the step, so
-    /// that the error completion arrives before the step's deadline.
+    /// Returns how long to retransmit a request without an acknowledgement. Shorter than the step, so that the error
+    /// completion arrives before the step's deadline.
     pub(super) fn give_up_after(&self) -> Duration {
         self.limit() * 7 / 8
     }
 
-    /// The deadline of everything that the peer does between two of its messages.
+    /// Returns the deadline of everything that the peer does between two of its messages.
     pub(super) fn peer_limit(&self) -> Duration {
         self.limit() * 4
     }
 
-    /// The patterns of iteration `number`, from 1.
+    /// Returns the patterns of iteration `number`, from 1.
     pub(super) fn seeds(&self, number: u32) -> Seeds {
-        // With one seed, words of different indices differ.
+        // Under one seed, words at different indices differ.
         let seed = |index: u64| pattern_word(self.seed, index);
         Seeds {
             before: seed(2 * u64::from(number)),

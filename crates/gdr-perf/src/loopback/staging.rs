@@ -1,4 +1,4 @@
-//! Page-locked host memory that stands in for GPU memory which a device cannot access.
+//! Page-locked host memory that stands in for GPU memory that a device cannot access.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use gdr_rdma::Buffer;
 
 use crate::error::{Result, SettingsError};
 
-/// The deadline of a copy. 1 GiB takes about 50 ms over PCIe; a GPU that needs this long is lost.
+/// Deadline of a copy. Copying 1 GiB over PCIe takes about 50 ms, so a GPU that exceeds this is lost.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Host memory that a device accesses instead of GPU memory. The GPU's copy engine copies received
-/// bytes from here to the GPU, and bytes to send from the GPU to here.
+/// Host memory that a device accesses in place of GPU memory. The GPU's copy engine copies received bytes from here to
+/// the GPU, and bytes to send from the GPU to here.
 pub(crate) struct StagingBuffer {
     gpu: Arc<DeviceBuffer>,
-    /// The offset in the GPU buffer.
+    /// Offset in the GPU buffer.
     offset: u64,
     memory: Arc<HostBuffer>,
     stream: Stream,
 }
 
 impl StagingBuffer {
-    /// Allocates host memory for `size` bytes of `gpu` from `offset` on.
+    /// Allocates host memory for `size` bytes of `gpu`, starting at `offset`.
     pub(super) fn new(gpu: &Arc<DeviceBuffer>, offset: u64, size: u64) -> Result<Self> {
         let len = usize::try_from(size).map_err(|_| SettingsError::TooLarge { bytes: size })?;
         Ok(Self {
@@ -33,7 +33,7 @@ impl StagingBuffer {
         })
     }
 
-    /// The host memory, to register it.
+    /// Returns the host memory, to register it.
     pub(super) fn buffer(&self) -> Result<Buffer> {
         Ok(Buffer::page_locked(Arc::clone(&self.memory))?)
     }

@@ -23,31 +23,31 @@ use crate::memory_facts::{Memory, MemoryFacts};
 use crate::peer_message::refusal;
 use crate::registered_buffer::TransferMemory;
 
-/// The time that a message may take in addition to its step.
+/// Time allowed for a message in addition to its step.
 const MESSAGE_DELAY: Duration = Duration::from_secs(3);
 
-/// The deadlines of the listening end.
+/// Deadlines of the listening end.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// For a peer to connect.
     pub peer: Duration,
-    /// For each step, as [`Settings::timeout`].
+    /// For each step, as in [`Settings::timeout`].
     pub step: Duration,
 }
 
-/// What a listening end brings along.
+/// What the listening end contributes to a run.
 #[derive(Clone, Debug)]
 pub struct ListeningEnd {
     /// Its GPU memory.
     pub destination: Destination,
     /// Its deadlines.
     pub timeouts: Timeouts,
-    /// What it expects of the settings, which its peer chooses.
+    /// Settings that it requires its peer to choose.
     pub expected: Option<Expected<Settings>>,
 }
 
 impl ListeningEnd {
-    /// An end that takes any settings.
+    /// Creates an end that takes any settings.
     pub const fn new(destination: Destination, timeouts: Timeouts) -> Self {
         Self {
             destination,
@@ -57,7 +57,7 @@ impl ListeningEnd {
     }
 }
 
-/// A session with the peer, and the deadline of the peer's next message.
+/// A session with the peer, and the deadline of its next message.
 struct PeerSession {
     stream: Session,
     limit: Duration,
@@ -76,7 +76,7 @@ impl PeerSession {
         receive(&mut self.stream, Deadline::after(limit))
     }
 
-    /// Exchanges the endpoints of all queue pairs with the peer's, and the regions.
+    /// Exchanges the endpoints of all queue pairs, and the regions, with the peer.
     fn introduce_all(
         &mut self,
         device: &Device,
@@ -118,7 +118,7 @@ impl PeerSession {
     }
 
     fn refuse(&mut self, reason: &str) {
-        // Best effort: the peer may be gone. The error that is reported is the first one.
+        // Best effort, as the peer may be gone. The first error is the one that is reported.
         let _ = self.stream.refuse(reason, Deadline::after(AFTERMATH));
     }
 
@@ -133,12 +133,12 @@ impl PeerSession {
     }
 }
 
-/// Waits for one peer that [connects](connect), and lets it write into GPU memory at `device`. The
-/// peer chooses the settings, which must be those that this end expects. The run cannot be stopped while it waits for the peer.
+/// Waits for one peer that [connects](connect), and lets it write into GPU memory at `device`. The peer chooses the
+/// settings, which must match what this end expects. The run cannot be stopped while it waits for the peer.
 ///
 /// # Errors
-/// Same as [`super::run`]; no peer connects in time, or it speaks another protocol or does not know the
-/// key. A peer that fails later is a [`super::Verdict::Fail`].
+/// The errors of [`super::run`]. An error also if no peer connects in time, speaks this protocol or knows the key. A
+/// peer that fails later is a [`super::Verdict::Fail`].
 pub fn listen(
     target: &BenchTarget,
     device: &Device,
@@ -192,7 +192,7 @@ pub fn listen(
     Ok(tally.report(&settings, memory, source, path, end))
 }
 
-/// The listening end after the setup, with the peer's settings.
+/// The listening end after setup, with the peer's settings.
 struct Prepared {
     gpu: GpuSide,
     settings: Settings,
@@ -247,11 +247,9 @@ fn prepare(
     })
 }
 
-/// Connects to a peer that [listens](listen), and writes into its GPU memory from `source` at
-/// `device`.
+/// Connects to a peer that [listens](listen), and writes into its GPU memory from `source` at `device`.
 ///
-/// Without a key, the connection comes from the device's own address: the peer accepts only that one
-/// as the RDMA address.
+/// Without a key, connects from the device's own address: the peer accepts no other as the RDMA address.
 ///
 /// # Errors
 /// Same as [`listen`].
@@ -305,7 +303,7 @@ pub fn connect(
     Ok(tally.report(settings, memory, source, path, end))
 }
 
-/// The connecting end after the setup, with the peer's offer.
+/// The connecting end after setup, with the peer's offer.
 struct Agreed {
     requester: Requester,
     remote: RemoteMemory,
@@ -453,7 +451,7 @@ fn send_round(
         ended: iteration.sent.clone(),
     })?;
     observer.step(number, Step::Verify)?;
-    // After a failed WRITE the peer may be gone.
+    // After a failed WRITE, the peer may be gone.
     let limit = if sent { session.limit } else { AFTERMATH };
     match session.receive_within(limit)? {
         Message::Verified {

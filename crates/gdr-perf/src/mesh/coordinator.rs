@@ -1,4 +1,4 @@
-//! Rank 0: it lets the ranks meet, starts the rounds, and collects the results.
+//! Rank 0: gathers the ranks, starts the rounds, and collects the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -18,20 +18,20 @@ use crate::peer_message::{receive, send};
 use crate::report::Schema;
 use crate::wire::Wire;
 
-/// The most ranks: each has a session with the coordinator.
+/// Maximum number of ranks. Each has a session with the coordinator.
 pub const MOST_RANKS: usize = 4096;
-/// How long a rank that has connected may take to introduce itself.
+/// How long a connected rank may take to introduce itself.
 const INTRODUCTION: Duration = Duration::from_secs(5);
 /// How long a rank may take to accept the last message.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// What happens during a mesh.
+/// Progress of a mesh.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum MeshEvent<'a> {
-    /// A rank has joined; how many have, and of how many.
+    /// A rank has joined: the rank, how many have joined, and how many are expected.
     Joined(&'a Member, usize, usize),
-    /// A round of directions was measured; how many were, and of how many.
+    /// A round was measured: how many directions are done, and how many there are.
     Round(usize, usize),
 }
 
@@ -39,16 +39,15 @@ pub enum MeshEvent<'a> {
 struct Present {
     member: Member,
     session: Session,
-    /// Why it takes no more part.
+    /// Why it no longer takes part.
     lost: Option<String>,
 }
 
-/// Waits for `ranks` ranks, lets every two of them measure both directions, and returns the matrix.
-/// The pairs of a round have no rank in common. A rank that ends, or does not answer in time, is in the
-/// report; the others go on.
+/// Waits for `ranks` ranks, has every pair measure both directions, and returns the matrix. The pairs of a round have
+/// no rank in common. If a rank ends or does not answer in time, the report says so and the others continue.
 ///
 /// # Errors
-/// [`Error::Settings`]; [`Error::Peer`] if ranks contradict each other; fewer than two ranks joined;
+/// [`Error::Settings`]; [`Error::Peer`] if ranks contradict each other; an error if fewer than two ranks joined;
 /// [`Error::Stopped`] if `observe` breaks.
 pub fn coordinate(
     listener: &Listener,
@@ -96,7 +95,7 @@ pub fn coordinate(
     ask_doctors(&mut present, &mut outliers);
     let passed = outliers.is_empty() && absent.is_empty();
     for rank in present.values_mut().filter(|rank| rank.lost.is_none()) {
-        // A rank that has ended meanwhile needs no farewell.
+        // A rank that ended in the meantime needs no farewell.
         let _ = send(
             &mut rank.session,
             &Message::End { passed },
@@ -119,8 +118,8 @@ pub fn coordinate(
     })
 }
 
-/// Accepts ranks until all are there or the time is over. Connections that say nothing, or something else,
-/// delay none of them.
+/// Accepts ranks until all have joined or the time is over. Connections that stay silent, or send something else, delay
+/// none of them.
 fn meet(
     listener: &Listener,
     security: &Security,
@@ -137,16 +136,16 @@ fn meet(
     let mut present = BTreeMap::new();
     let met = arrivals.each(|mut session, said| {
         let Ok(Message::Join(member)) = said else {
-            // It has ended, or is not a rank: the others go on.
+            // The peer has ended, or is not a rank: the others continue.
             return Ok(ControlFlow::Continue(()));
         };
         if let Some(reason) = refusal(&member, ranks, &present) {
-            // The rank reports it; here it is an absent rank.
+            // The rank reports the refusal. Here it counts as absent.
             let _ = session.refuse(&reason, Deadline::after(FAREWELL));
             return Ok(ControlFlow::Continue(()));
         }
         if session.give_up_after(settings.direction_limit()).is_err() {
-            // It has ended: an absent rank.
+            // The rank has ended, and counts as absent.
             return Ok(ControlFlow::Continue(()));
         }
         let joined = MeshEvent::Joined(&member, present.len() + 1, ranks);
@@ -173,7 +172,7 @@ fn meet(
     }
 }
 
-/// Why a rank cannot take part.
+/// Returns why a rank cannot take part.
 fn refusal(member: &Member, ranks: usize, present: &BTreeMap<usize, Present>) -> Option<String> {
     if member.version != VERSION {
         return Some(format!(
@@ -195,7 +194,7 @@ fn refusal(member: &Member, ranks: usize, present: &BTreeMap<usize, Present>) ->
     })
 }
 
-/// Lets pairs without a common rank measure one direction at the same time.
+/// Has pairs without a common rank measure one direction at the same time.
 fn measure(
     present: &mut BTreeMap<usize, Present>,
     directions: Vec<(usize, usize)>,
@@ -257,14 +256,14 @@ fn start(
     order(present, from, &Message::Write { to, address }, deadline)
 }
 
-/// Asks each rank where the cause of an outlier may be for what the doctor finds on its host.
+/// Asks each rank that may cause an outlier what the doctor finds on its host.
 fn ask_doctors(present: &mut BTreeMap<usize, Present>, outliers: &mut [Outlier]) {
     let deadline = Deadline::after(DOCTOR_LIMIT);
     let suspects: BTreeSet<usize> = outliers
         .iter()
         .flat_map(|outlier| outlier.subject.ranks())
         .collect();
-    // All of them look at the same time. One that is lost, or is lost now, has no answer.
+    // All of them run the doctor at the same time. A rank that is lost, before or during this, has no answer.
     let asked: Vec<usize> = suspects
         .into_iter()
         .filter(|rank| {
@@ -312,7 +311,7 @@ fn order(
     send(&mut there.session, message, deadline).map_err(|error| there.lose(rank, &error))
 }
 
-/// The answer of a rank to what it was asked to do.
+/// Returns the answer of a rank to what it was asked to do.
 fn answer(
     present: &mut BTreeMap<usize, Present>,
     rank: usize,
@@ -341,7 +340,7 @@ fn answer(
 }
 
 impl Present {
-    /// The rank takes no more part; returns the reason.
+    /// Excludes the rank from the rest of the run; returns the reason.
     fn lose(&mut self, rank: usize, error: &Error) -> String {
         let what = match error {
             Error::Rdma(gdr_rdma::Error::Deadline(_)) => "does not answer".to_owned(),

@@ -1,14 +1,13 @@
-//! The hosts of a mesh that no launcher starts, by a file as `mpirun` takes it.
+//! Hosts of a mesh that is not started by a launcher, from a file as `mpirun` takes it.
 //!
-//! Each line has the name or the address of a host, and how many ranks run there: `gpu01`,
-//! `gpu01 slots=8` (Open MPI) or `gpu01:8` (MPICH); 1 if it is left out. A comment follows `#`. The ranks
-//! are numbered in the order of the lines.
+//! Each line names a host, by name or address, and how many ranks run there: `gpu01`, `gpu01 slots=8` (Open MPI) or
+//! `gpu01:8` (MPICH). The default is 1. A comment starts with `#`. Ranks are numbered in the order of the lines.
 
 use std::str::FromStr;
 
 use super::coordinator::MOST_RANKS;
 
-/// The hosts of a file, in its order; there is at least one.
+/// Hosts of a file, in its order; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostFile {
     hosts: Vec<Host>,
@@ -20,7 +19,7 @@ struct Host {
     slots: usize,
 }
 
-/// The place of a host among the ranks.
+/// Position of a host among the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostPlace {
     /// The first rank that runs there.
@@ -34,22 +33,22 @@ pub struct HostPlace {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields' names say what they hold")]
 pub enum HostFileError {
-    /// Something else than a host and a number of ranks.
+    /// A line other than a host and a number of ranks.
     #[error(
         "line {line}, `{text}`, is not a host: use a name or an address, then slots=N if N ranks run \
          there"
     )]
     Line { line: usize, text: String },
-    /// A number of ranks that is not one.
+    /// An invalid number of ranks.
     #[error("line {line} has `{text}` ranks: use a number from 1 to {MOST_RANKS}")]
     Slots { line: usize, text: String },
     /// No host.
     #[error("the file names no host: write one host per line")]
     Empty,
-    /// More ranks than a mesh may have.
+    /// More ranks than a mesh allows.
     #[error("the file has more than {MOST_RANKS} ranks: remove some hosts")]
     TooMany,
-    /// This host is not in it.
+    /// This host is not in the file.
     #[error("none of the file's hosts ({}) is this one: add this host, or set the rank", .hosts.join(", "))]
     NotListed { hosts: Vec<String> },
     /// Several lines name this host.
@@ -77,7 +76,7 @@ impl FromStr for HostFile {
     }
 }
 
-/// A line without its comment.
+/// Parses a line without its comment.
 fn host(line: usize, text: &str) -> Result<Host, HostFileError> {
     let wrong = || HostFileError::Line {
         line,
@@ -91,7 +90,7 @@ fn host(line: usize, text: &str) -> Result<Host, HostFileError> {
         (_, Some(word)) => (name, Some(word.strip_prefix("slots=").ok_or_else(wrong)?)),
         (_, None) => (name, None),
     };
-    // Open MPI has `max_slots=N` after it, which limits what others may start there.
+    // Open MPI allows `max_slots=N` after it, a limit on what other jobs may start there.
     let is_known = |word: &str| word.starts_with("max_slots=") || word.starts_with("max-slots=");
     let is_name = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
     if name.is_empty() || !name.chars().all(is_name) || !words.all(is_known) {
@@ -115,17 +114,17 @@ fn host(line: usize, text: &str) -> Result<Host, HostFileError> {
 }
 
 impl HostFile {
-    /// The number of ranks on all hosts.
+    /// Returns the number of ranks on all hosts.
     pub fn ranks(&self) -> usize {
         self.hosts.iter().map(|host| host.slots).sum()
     }
 
-    /// The host of rank 0.
+    /// Returns the host of rank 0.
     pub fn first_host(&self) -> &str {
         self.hosts.first().map_or("", |host| &host.name)
     }
 
-    /// The place of this host, by its names and addresses, which `is_this_host` knows.
+    /// Returns the place of this host, by its names and addresses, which `is_this_host` knows.
     ///
     /// # Errors
     /// [`HostFileError::NotListed`] and [`HostFileError::Ambiguous`].

@@ -1,4 +1,4 @@
-//! The rank of this process, by the environment of the launcher that started it.
+//! Rank of this process, from the environment of the launcher that started it.
 //!
 //! Sources of the names: `srun(1)` (OUTPUT ENVIRONMENT VARIABLES), the Open MPI FAQ ("Running MPI jobs",
 //! environment variables), torchrun's documentation, MPICH's Hydra, and the Kubernetes documentation of
@@ -33,29 +33,29 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// What a launcher gives to a process.
+/// What a launcher tells a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// Who started it.
     pub launcher: Launcher,
     /// From 0.
     pub rank: usize,
-    /// The number of ranks; `None` where the launcher does not say it.
+    /// The number of ranks; `None` if the launcher does not say.
     pub ranks: Option<usize>,
     /// The rank within this host, from 0.
     pub local_rank: Option<usize>,
-    /// Where rank 0 runs, where the launcher says it.
+    /// Where rank 0 runs, if the launcher says.
     pub first_host: Option<String>,
-    /// A port that the launcher chose for the ranks to meet.
+    /// A port that the launcher chose as the ranks' meeting point.
     pub port: Option<u16>,
 }
 
-/// Why the environment of a launcher cannot be used.
+/// Why a launcher's environment cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields' names say what they hold")]
 pub enum LaunchError {
-    /// A variable has no number.
+    /// A variable does not hold a number.
     #[error(
         "{launcher} set {variable} to `{value}`, which is not a number: unset it, or use --rank"
     )]
@@ -64,14 +64,14 @@ pub enum LaunchError {
         variable: &'static str,
         value: String,
     },
-    /// One variable is there, and another of the same launcher is not.
+    /// One variable is set, but another of the same launcher is missing.
     #[error("{launcher} set {found} but not {missing}: set both, or use --rank and --ranks")]
     Incomplete {
         launcher: Launcher,
         found: &'static str,
         missing: &'static str,
     },
-    /// A rank that does not exist.
+    /// A rank outside the range.
     #[error("{launcher} set rank {rank} of {ranks}: ranks range from 0 to {}", ranks.saturating_sub(1))]
     NoSuchRank {
         launcher: Launcher,
@@ -88,8 +88,8 @@ struct Variables {
     local_rank: Option<&'static str>,
 }
 
-/// A program that torchrun starts within an allocation of Slurm has both sets: the one of the launcher
-/// that started the process itself comes first.
+/// A program that torchrun starts within a Slurm allocation has the variables of both. The launcher that started the
+/// process itself comes first.
 const LAUNCHERS: [Variables; 5] = [
     Variables {
         launcher: Launcher::Torchrun,
@@ -124,7 +124,7 @@ const LAUNCHERS: [Variables; 5] = [
 ];
 
 impl Launch {
-    /// The launcher's values, by the variables of this process; `None` if no launcher started it.
+    /// Reads the launcher's values from the variables of this process; `None` if no launcher started it.
     ///
     /// # Errors
     /// [`LaunchError`], if the variables of a launcher contradict each other.
@@ -196,7 +196,7 @@ impl Launch {
     }
 }
 
-/// The first host of a list of Slurm, such as `gpu[01-04,07],login1`.
+/// Returns the first host of a list of Slurm, such as `gpu[01-04,07],login1`.
 fn first_of(list: &str) -> Option<String> {
     let (mut name, mut rest) = (String::new(), list);
     loop {

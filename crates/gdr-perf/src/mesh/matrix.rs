@@ -1,22 +1,22 @@
-//! The measured directions, and what is expected of each kind.
+//! The measured directions, and the expected rate of each kind.
 
 use serde::Serialize;
 
 use crate::stats::median;
 use crate::wire::Wire;
 
-/// What connects two ranks, as far as it decides what to expect of them.
+/// The kind of connection between two ranks, which determines what rate to expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Link {
     /// Both ranks are on one host.
     SameHost,
-    /// They are on two hosts.
+    /// The ranks are on different hosts.
     BetweenHosts,
 }
 
 impl Link {
-    /// Its name in documents and CSV.
+    /// Returns its name in documents and CSV.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SameHost => "same_host",
@@ -47,7 +47,7 @@ pub enum CellOutcome {
     Measured {
         /// Bytes a nanosecond (GB/s).
         gb_per_s: f64,
-        /// The wire of what was written; `None` for a kernel device.
+        /// The wire that carried the written bytes; `None` for a kernel device.
         wire: Option<Wire>,
     },
     /// It failed.
@@ -58,7 +58,7 @@ pub enum CellOutcome {
 }
 
 impl Cell {
-    /// Why it failed, if it did.
+    /// Returns why it failed, if it did.
     pub fn failure(&self) -> Option<&str> {
         match &self.outcome {
             CellOutcome::Measured { .. } => None,
@@ -66,7 +66,7 @@ impl Cell {
         }
     }
 
-    /// Bytes a nanosecond, if it was measured.
+    /// Bytes per nanosecond, if it was measured.
     pub fn gb_per_s(&self) -> Option<f64> {
         match self.outcome {
             CellOutcome::Measured { gb_per_s, .. } => Some(gb_per_s),
@@ -75,7 +75,7 @@ impl Cell {
     }
 }
 
-/// The median rate of the directions of one kind.
+/// Median rate of the directions of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Expected {
     /// The kind.
@@ -86,7 +86,7 @@ pub struct Expected {
     pub median_gb_per_s: f64,
 }
 
-/// The expectation of each kind of link: the median of its own directions.
+/// Returns the expectation of each kind of link: the median of its own directions.
 pub fn expected(cells: &[Cell]) -> Vec<Expected> {
     [Link::SameHost, Link::BetweenHosts]
         .into_iter()
@@ -102,7 +102,7 @@ pub fn expected(cells: &[Cell]) -> Vec<Expected> {
         .collect()
 }
 
-/// The rate of a direction divided by the expected one of its kind; `None` if it was not measured.
+/// Returns the rate of a direction divided by the expected one of its kind; `None` if it was not measured.
 pub(super) fn part_of_expected(cell: &Cell, expected: &[Expected]) -> Option<f64> {
     let of_kind = expected
         .iter()
@@ -114,7 +114,7 @@ pub(super) fn part_of_expected(cell: &Cell, expected: &[Expected]) -> Option<f64
 pub(super) mod tests {
     use super::*;
 
-    /// The cells of ranks, four on each host; a cell without a rate failed.
+    /// Returns the cells of ranks, four on each host; a cell without a rate failed.
     pub(in super::super) fn cells(
         ranks: usize,
         rate: impl Fn(usize, usize) -> Option<f64>,
@@ -142,7 +142,7 @@ pub(super) mod tests {
             .collect()
     }
 
-    /// The rate of a healthy direction.
+    /// Returns the rate of a healthy direction.
     pub(in super::super) fn usual(from: usize, to: usize) -> f64 {
         if from / 4 == to / 4 { 40.0 } else { 10.0 }
     }

@@ -1,4 +1,4 @@
-//! A rank: it measures with the partners that the coordinator names.
+//! A rank, which measures with the partners that the coordinator names.
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -16,10 +16,10 @@ use crate::peer_message::{receive, send};
 use crate::transfer::{Thresholds, TransferEndpoint, TransferMemory};
 use crate::wire::Wire;
 
-/// The time between two attempts to reach a coordinator that does not listen yet.
+/// Time between two attempts to reach a coordinator that does not listen yet.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// The most findings of a doctor that are reported.
+/// Maximum number of a doctor's findings to report.
 const MOST_FINDINGS: usize = 3;
 
 /// What a rank measures with.
@@ -31,18 +31,17 @@ pub struct RankSetup<'a> {
     pub memory: TransferMemory<'a>,
     /// Accepts its partners.
     pub listener: &'a Listener,
-    /// Which partners and coordinators are accepted.
+    /// Which partners and coordinators to accept.
     pub security: &'a Security,
-    /// What may slow this rank down, the worst first. It is called if the rank is an outlier, and has 90 s.
+    /// Finds what may slow this rank down, worst first. Called if the rank is an outlier, with a limit of 90 s.
     pub doctor: &'a (dyn Fn() -> Vec<DoctorFinding> + Sync),
 }
 
-/// Joins the coordinator, and measures until it ends the rounds; returns whether everything is as
-/// expected.
+/// Joins the coordinator, and measures until it ends the rounds. Returns whether everything is as expected.
 ///
 /// # Errors
-/// [`Error::Settings`](crate::Error::Settings); no coordinator accepts in time, or it ends early. A
-/// partner that fails is not an error here: the coordinator has it in its report.
+/// [`Error::Settings`](crate::Error::Settings). An error also if no coordinator accepts in time, or it ends early. A
+/// failing partner is not an error here, because the coordinator reports it.
 pub fn join(
     setup: RankSetup<'_>,
     coordinator: SocketAddr,
@@ -58,10 +57,10 @@ pub fn join(
         &Message::Join(member.clone()),
         Deadline::after(limit),
     )?;
-    // The others may take their whole time to meet, a rank has a break of two directions at most, and
-    // before the end the doctors of others may look.
+    // The others may take their full time to meet, a rank pauses for at most two directions, and before the end the
+    // doctors of other ranks may run.
     let limit_of_message = settings.meet_within + limit * 4 + DOCTOR_LIMIT;
-    // Its memory is registered for all directions.
+    // The memory is registered once for all directions.
     let mut endpoint = TransferEndpoint::new(setup.device, setup.memory);
     loop {
         let outcome = match receive(&mut session, Deadline::after(limit_of_message))? {

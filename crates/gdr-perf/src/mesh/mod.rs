@@ -1,14 +1,13 @@
-//! Every two of many ranks write into each other's memory, and the rates are compared.
+//! Has many ranks write into each other's memory pair by pair, and compares the rates.
 //!
-//! A launcher such as `srun`, `mpirun` or `torchrun` starts one process for each GPU, its ranks
-//! ([`Launch`]); without one, a file lists the hosts ([`HostFile`]). Rank 0 is the coordinator as well ([`coordinate`]): the others [`join`] it, and it names
-//! each its partners, round by round ([`rounds`]), so that no two pairs of a round share a GPU or a NIC.
-//! Every transfer is one of [`crate::transfer`], with its bytes compared.
+//! A launcher such as `srun`, `mpirun` or `torchrun` starts one process per GPU, the ranks ([`Launch`]). Without a
+//! launcher, a file lists the hosts ([`HostFile`]). Rank 0 is also the coordinator ([`coordinate`]): the others
+//! [`join`] it, and round by round ([`rounds`]) it names their partners, so that no two pairs of a round share a GPU or
+//! a NIC. Each transfer is one of [`crate::transfer`], with its bytes compared.
 //!
-//! What a direction should reach is the median of its kind ([`Link`]). Directions below a part of it,
-//! and directions that failed, are [`Outlier`]s; each rank reports what the doctor finds on its host
-//! about them. Every wait has a deadline: a rank that was killed is named in the report, and all others
-//! end.
+//! The expected rate of a direction is the median of its kind ([`Link`]). Directions below a given part of it, and
+//! failed directions, are [`Outlier`]s. Each rank reports what the doctor finds about them on its host. Every wait has
+//! a deadline: a killed rank is named in the report, and all others end.
 
 mod coordinator;
 mod host_file;

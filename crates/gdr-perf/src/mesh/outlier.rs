@@ -1,4 +1,4 @@
-//! Ranks and directions that are slower than others of their kind, and what may cause it.
+//! Ranks and directions that are slower than others of their kind, and possible causes.
 
 use std::fmt;
 
@@ -7,29 +7,28 @@ use serde::{Deserialize, Serialize};
 use super::matrix::{Cell, Expected, part_of_expected};
 use crate::stats::median;
 
-/// The part of the median of directions between other ranks that the best direction of a rank does not reach if the rank
-/// is slow among ranks that share CPUs. On two busy CPUs the best of four alike ranks' had 0.66 and more, and of a rank
-/// that was stopped for three quarters of the time 0.38 and less.
+/// Among ranks that share CPUs, a rank is slow if its best direction stays below this part of the median of the
+/// directions between other ranks. On two busy CPUs, the best of four equal ranks reached 0.66 and more; a rank that
+/// was stopped for three quarters of the time reached 0.38 and less.
 const SLOW_THROUGHOUT: f64 = 0.5;
-/// The fewest ranks among which one can be blamed: of two, neither is known to be the cause.
+/// Minimum number of ranks for blaming one of them. Of two ranks, neither is known to be the cause.
 const LEAST_RANKS: usize = 3;
 
-/// A rank or a direction that is slower than others of its kind, or failed.
+/// A rank or a direction that is slower than others of its kind, or has failed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outlier {
-    /// What is slow, or failed.
+    /// What is slow, or has failed.
     #[serde(flatten)]
     pub subject: OutlierSubject,
-    /// The median over its slow directions that no earlier outlier has, of their rates divided by the
-    /// expected ones.
+    /// Median, over its slow directions that no earlier outlier contains, of rate divided by expected rate.
     pub of_expected: Option<f64>,
     /// The first reason, if any of these failed.
     pub reason: Option<String>,
-    /// What the doctor found on its hosts. A rank that was not asked, or did not answer, has no entry.
+    /// What the doctor found on its hosts. Ranks that were not asked, or did not answer, have no entry.
     pub doctor: Vec<DoctorAnswer>,
 }
 
-/// What is slow, or failed.
+/// What is slow, or has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "outlier")]
 pub enum OutlierSubject {
@@ -57,9 +56,9 @@ pub enum OutlierSubject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankSide {
-    /// Those in which it writes.
+    /// Directions in which the rank writes.
     Outgoing,
-    /// Those in which its memory is written.
+    /// Directions in which the rank's memory is written.
     Incoming,
     /// Both.
     Both,
@@ -72,18 +71,18 @@ pub struct DoctorAnswer {
     pub rank: usize,
     /// Its host.
     pub host: String,
-    /// The worst first; empty if nothing is wrong.
+    /// Worst first; empty if nothing is wrong.
     pub findings: Vec<DoctorFinding>,
 }
 
-/// A finding of the doctor that may slow a rank down.
+/// A finding of the doctor that may explain why a rank is slow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorFinding {
     /// The check, such as `link.width`.
     pub check: String,
     /// One sentence: the fact and its consequence.
     pub summary: String,
-    /// What changes it, if that is known.
+    /// How to fix it, if known.
     pub fix: Option<String>,
 }
 
@@ -110,7 +109,7 @@ impl OutlierSubject {
         }
     }
 
-    /// The ranks where the cause may be.
+    /// Returns the ranks where the cause may be.
     pub fn ranks(self) -> Vec<usize> {
         match self {
             Self::Rank { rank, .. } => vec![rank],
@@ -132,10 +131,10 @@ impl fmt::Display for OutlierSubject {
     }
 }
 
-/// The directions that have less than the part `least` of what is expected of their kind, or failed.
+/// Returns the directions that stay below the part `least` of what is expected of their kind, or failed.
 ///
-/// Those in which most directions from a rank, most to it, or both are affected are one outlier, the rank
-/// with that side: its partners are not blamed for it.
+/// If most directions from a rank, most to it, or both are affected, they form one outlier, namely the rank with that
+/// side. Its partners are not blamed.
 pub fn outliers(cells: &[Cell], expected: &[Expected], least: f64) -> Vec<Outlier> {
     let part = |cell: &Cell| part_of_expected(cell, expected);
     let affected: Vec<&Cell> = cells
@@ -166,8 +165,8 @@ pub fn outliers(cells: &[Cell], expected: &[Expected], least: f64) -> Vec<Outlie
     found
 }
 
-/// Returns the ranks with every direction far slower than the directions between the others. Where ranks share CPUs, a single
-/// direction may be slow by chance, and the others use the CPUs that a slow rank leaves.
+/// Returns the ranks whose directions are all far slower than the directions between the others. Where ranks share
+/// CPUs, a single direction may be slow by chance, and the others use the CPU time that a slow rank leaves.
 pub(super) fn slow_throughout(cells: &[Cell], expected: &[Expected]) -> Vec<Outlier> {
     let ranks = cells.iter().map(|cell| cell.from.max(cell.to) + 1).max();
     let slow = (0..ranks.unwrap_or(0)).filter_map(|rank| {
@@ -188,7 +187,7 @@ pub(super) fn slow_throughout(cells: &[Cell], expected: &[Expected]) -> Vec<Outl
     slow.collect()
 }
 
-/// An outlier with these directions, without those that another outlier has already.
+/// Returns an outlier with these directions, without those that another outlier has already.
 fn outlier(
     subject: OutlierSubject,
     directions: &[&Cell],
@@ -204,7 +203,7 @@ fn outlier(
     }
 }
 
-/// How many directions each rank has.
+/// Number of directions of each rank.
 struct Counts {
     outgoing: Vec<usize>,
     incoming: Vec<usize>,
@@ -232,8 +231,7 @@ impl Counts {
     }
 }
 
-/// The rank and side with the most of the affected directions that are `left`, where these are more than
-/// half of its own.
+/// Returns the rank and side with the most affected directions among `left`, if these are more than half of its own.
 fn worst_rank(all: &Counts, left: &[&Cell], ranks: usize) -> Option<(usize, RankSide)> {
     if ranks < LEAST_RANKS {
         return None;
@@ -249,7 +247,7 @@ fn worst_rank(all: &Counts, left: &[&Cell], ranks: usize) -> Option<(usize, Rank
         };
         Some((rank, side))
     };
-    // Of equal ones the lowest rank.
+    // Of equal ranks, the lowest.
     let suspects = (0..ranks).rev().filter_map(side_of);
     suspects.max_by_key(|(rank, side)| left.on(*rank, *side))
 }
@@ -266,7 +264,7 @@ mod tests {
         outliers(cells, &expected(cells), 0.7)
     }
 
-    /// Eight ranks; the directions that `is_slow` names have 30 % of the usual rate.
+    /// Returns the cells of eight ranks. The directions that `is_slow` selects have 30 % of the usual rate.
     fn with_slow(is_slow: impl Fn(usize, usize) -> bool) -> Vec<Outlier> {
         found(&cells(8, |from, to| {
             Some(usual(from, to) * if is_slow(from, to) { 0.3 } else { 1.0 })
@@ -297,7 +295,7 @@ mod tests {
             }
         };
         assert_eq!(judged(&but_one), []);
-        // Of two, neither is known to be the cause.
+        // Of two ranks, neither is known to be the cause.
         let two = cells(2, |_, _| Some(1.0));
         assert_eq!(slow_throughout(&two, &expected(&two)), []);
     }

@@ -1,4 +1,4 @@
-//! The messages between the coordinator, which is rank 0, and the ranks.
+//! Messages between the coordinator, which is rank 0, and the ranks.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::outlier::DoctorFinding;
 use crate::wire::Wire;
 
-/// What both ends speak, as their greetings name it.
+/// Name of the service in the greetings of both ends.
 pub const SERVICE: Service = Service::new("gdr-mesh");
-/// The version of the protocol.
+/// Version of the protocol.
 pub const VERSION: u32 = 2;
-/// How long the doctor may take. A driver that does not answer takes it the longest.
+/// How long the doctor may take. It takes longest with a driver that does not answer.
 pub(super) const DOCTOR_LIMIT: Duration = Duration::from_secs(90);
 
 /// What a rank says about itself.
@@ -55,11 +55,11 @@ pub(super) enum Message {
         /// The partner.
         from: usize,
     },
-    /// It is done. Only the rank that wrote has a rate, in bytes a second.
+    /// A direction is done. Only the writing rank has a rate, in bytes per second.
     Done {
         /// Bytes a second.
         bytes_per_second: Option<u64>,
-        /// The wire of what it wrote.
+        /// The wire that carried what it wrote.
         #[serde(default)]
         wire: Option<Wire>,
     },

@@ -1,4 +1,4 @@
-//! The result of a mesh, and the same as CSV.
+//! Result of a mesh, also as CSV.
 
 use serde::Serialize;
 
@@ -7,13 +7,13 @@ use super::outlier::Outlier;
 use super::protocol::Member;
 use crate::report::Schema;
 
-/// The result of a mesh.
+/// Result of a mesh.
 #[derive(Clone, Debug, Serialize)]
 pub struct MeshReport {
     /// `gdr.mesh`.
     #[serde(flatten)]
     pub schema: Schema,
-    /// Whether a GPU was simulated; the figures then describe no hardware.
+    /// Whether a GPU was simulated. If so, the figures do not describe hardware.
     pub simulated: bool,
     /// The number of ranks.
     pub ranks: usize,
@@ -27,21 +27,21 @@ pub struct MeshReport {
     pub cells: Vec<Cell>,
     /// What is expected of each kind of link.
     pub expected: Vec<Expected>,
-    /// The part of the expected rate that is needed to pass.
+    /// The part of the expected rate that is required to pass.
     pub least: f64,
-    /// What is slower, or failed.
+    /// Ranks and directions that are slower, or failed.
     pub outliers: Vec<Outlier>,
     /// Whether every rank joined and there is no outlier.
     pub passed: bool,
 }
 
 impl MeshReport {
-    /// The rate of a direction divided by the expected one; `None` if it was not measured.
+    /// Returns the rate of a direction divided by the expected one; `None` if it was not measured.
     pub fn part_of_expected(&self, cell: &Cell) -> Option<f64> {
         part_of_expected(cell, &self.expected)
     }
 
-    /// The outlier that a slow or failed direction is a part of. Others of the same rank are none.
+    /// Returns the outlier that a slow or failed direction is part of. Other outliers of the same rank do not count.
     pub fn outlier_of(&self, cell: &Cell) -> Option<&Outlier> {
         if self
             .part_of_expected(cell)
@@ -53,14 +53,14 @@ impl MeshReport {
         self.outliers.iter().find(includes)
     }
 
-    /// The host of a rank that joined.
+    /// Returns the host of a rank that joined.
     pub fn host(&self, rank: usize) -> Option<&str> {
         let member = self.members.iter().find(|member| member.rank == rank)?;
         Some(&member.host)
     }
 
-    /// The directions as CSV with a header line. Texts are quoted; `likely_cause` has the checks of the
-    /// doctor that found something, each with its rank.
+    /// Formats the directions as CSV with a header line. Texts are quoted; `likely_cause` contains the doctor's checks
+    /// that found something, each with its rank.
     pub fn csv(&self) -> String {
         let mut text = String::from(
             "from,to,link,gb_per_s,gbit_per_s,of_expected,outlier,failed,likely_cause\n",
@@ -96,7 +96,7 @@ impl MeshReport {
     }
 }
 
-/// A field as RFC 4180 has it, in one line.
+/// Returns a field as RFC 4180 has it, in one line.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\n', " ").replace('"', "\"\""))
 }

@@ -1,6 +1,6 @@
 //! The order in which pairs of ranks are measured.
 
-/// Two ranks; the first one is the lower.
+/// Two ranks; the first is the lower one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pair {
     /// The lower rank.
@@ -17,7 +17,7 @@ impl Pair {
         }
     }
 
-    /// The other rank, if `rank` is one of the two.
+    /// Returns the other rank, if `rank` is one of the two.
     pub fn partner(self, rank: usize) -> Option<usize> {
         match rank {
             _ if rank == self.first => Some(self.second),
@@ -27,15 +27,15 @@ impl Pair {
     }
 }
 
-/// Rounds of pairs in which every two of `ranks` ranks meet once, and each rank is in one pair of a
-/// round at most, so that the pairs of a round do not share a GPU or a NIC.
+/// Returns rounds in which every two of `ranks` ranks meet exactly once. Each rank is in at most one pair of a round,
+/// so that pairs of a round do not share a GPU or a NIC.
 ///
-/// The ranks stand in a circle around one fixed rank and move on by one place each round.
+/// Circle method: one rank stays fixed, the others move on by one place each round.
 pub fn rounds(ranks: usize) -> Vec<Vec<Pair>> {
     if ranks < 2 {
         return Vec::new();
     }
-    // With an odd number, the rank that would meet this additional one has a break.
+    // With an odd number, the rank that would meet the additional one pauses.
     let places = ranks.next_multiple_of(2);
     let moving = places - 1;
     (0..moving)
@@ -89,7 +89,7 @@ mod tests {
                     prop_assert!(busy.insert(pair.first) && busy.insert(pair.second));
                     prop_assert!(met.insert(*pair));
                 }
-                // At most one rank has a break.
+                // At most one rank pauses.
                 prop_assert_eq!(busy.len(), ranks - ranks % 2);
             }
             prop_assert_eq!(met.len(), ranks * (ranks - 1) / 2);

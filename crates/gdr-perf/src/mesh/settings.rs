@@ -5,20 +5,20 @@ use std::time::Duration;
 use crate::error::{Result, SettingsError};
 use crate::transfer::{Amount, Plan, Verb, Verification};
 
-/// Bytes in flight, as far as the number of requests allows it.
+/// Bytes in flight, as far as the number of requests allows.
 const IN_FLIGHT: u64 = 4 << 20;
-/// The fewest requests in flight: one is under way while the next one begins.
+/// Minimum number of requests in flight, so that one is under way while the next begins.
 const LEAST_DEPTH: u64 = 2;
 const MOST_DEPTH: u64 = 16;
 
 /// The CPUs of the ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RankCpus {
-    /// Each rank has enough of its own: a rate says what its path carries.
+    /// Each rank has enough CPUs of its own: a rate describes its path.
     #[default]
     Own,
-    /// The ranks share them, so that a rate is what the others leave: only a rank all of whose directions are far slower
-    /// than those between the others is judged slow.
+    /// The ranks share CPUs, so that a rate is what the others leave. A rank is judged slow only if all its directions
+    /// are far slower than those between the others.
     Shared,
 }
 
@@ -29,10 +29,9 @@ pub struct MeshSettings {
     pub size: u64,
     /// How long each direction is measured.
     pub duration: Duration,
-    /// The part of the expected rate that a direction needs in order to pass, from 0 to 1; with 0 no rate
-    /// is judged.
+    /// The part of the expected rate that a direction must reach to pass, from 0 to 1. With 0, rates are not judged.
     pub least: f64,
-    /// Whose CPUs the ranks run on.
+    /// Which CPUs the ranks run on.
     pub cpus: RankCpus,
     /// How long ranks may take to meet.
     pub meet_within: Duration,
@@ -54,7 +53,7 @@ impl Default for MeshSettings {
 }
 
 impl MeshSettings {
-    /// The plan of one direction.
+    /// Returns the plan of one direction.
     pub(super) fn plan(&self) -> Plan {
         Plan {
             sizes: vec![self.size],
@@ -67,13 +66,13 @@ impl MeshSettings {
         }
     }
 
-    /// Requests in flight: a few MiB keep any link busy, and a slow one takes not much longer than the
-    /// measured time until they are complete.
+    /// Returns the number of requests in flight. A few MiB keep any link busy, and on a slow link they complete soon
+    /// after the measured time.
     fn depth(&self) -> u32 {
         (IN_FLIGHT / self.size.max(1)).clamp(LEAST_DEPTH, MOST_DEPTH) as u32
     }
 
-    /// How long one direction may take, with its connection setup and what follows a failure.
+    /// Returns how long one direction may take, including connection setup and the aftermath of a failure.
     pub(super) fn direction_limit(&self) -> Duration {
         self.duration + self.timeout * 6
     }

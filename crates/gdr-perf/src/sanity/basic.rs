@@ -1,4 +1,4 @@
-//! Pinning and mapping at all: every kind of memory, size, pointer and GPU.
+//! Basic pinning and mapping, for every kind of memory, size, pointer and GPU.
 
 use gdr_copy::cpu::Routine;
 use gdr_copy::{Bus, Error, PinOptions};
@@ -11,7 +11,7 @@ use crate::bench_target::BenchTarget;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// The pinned pages cover the requested range, before and after mapping.
+/// Checks that the pinned pages cover the requested range, before and after mapping.
 pub(super) fn pin_and_unpin(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, 256 * KIB)?;
     let pinned = target.pin(buffer.ptr(), buffer.len())?;
@@ -49,7 +49,7 @@ pub(super) fn pin_and_unpin(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     Ok(())
 }
 
-/// The backend answers for its own properties.
+/// Checks that the backend answers for its own properties.
 pub(super) fn attributes(target: &BenchTarget) -> Outcome {
     let context = target.context()?;
     let attributes = context.attributes();
@@ -74,7 +74,7 @@ pub(super) fn attributes(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// Forcing the mapping onto PCIe works, or is refused as unsupported.
+/// Checks that forcing the mapping onto PCIe works, or is refused as unsupported.
 pub(super) fn force_pcie(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, 256 * KIB)?;
     let options = PinOptions::new().with_bus(Bus::Pcie);
@@ -88,16 +88,16 @@ pub(super) fn force_pcie(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     }
 }
 
-/// A large allocation is mapped whole.
+/// Checks that a large allocation is mapped whole.
 pub(super) fn large(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, 64 * MIB)?;
     pattern::require_same_memory(&target.map(&buffer)?, &buffer, 2)
 }
 
-/// Small allocations share GPU pages, and each mapping shows its own.
+/// Checks that each mapping of small allocations, which share GPU pages, shows its own.
 pub(super) fn small_buffers(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     const LEN: u64 = 4 * KIB;
-    // More than one GPU page (64 KiB) holds, so that some of them share one and some do not.
+    // More than fit in one GPU page (64 KiB), so that some share a page and some do not.
     let buffers = (0..24)
         .map(|_| allocate(target, kind, LEN))
         .collect::<Outcome<Vec<_>>>()?;
@@ -116,7 +116,7 @@ pub(super) fn small_buffers(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     Ok(())
 }
 
-/// A pointer into the middle of an allocation can be pinned, unaligned and of odd length.
+/// Checks that a pointer into the middle of an allocation can be pinned, unaligned and of odd length.
 pub(super) fn middle(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, MIB)?;
     let mut expected = pattern::bytes(3, buffer.len());
@@ -152,7 +152,7 @@ pub(super) fn middle(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     Ok(())
 }
 
-/// Every GPU of this process can be mapped, and each mapping shows its own GPU.
+/// Checks that every GPU of this process can be mapped, and each mapping shows its own GPU.
 pub(super) fn every_gpu(target: &BenchTarget) -> Outcome {
     let targets: Vec<BenchTarget> = Gpu::all(target.gpu().driver().clone())?
         .into_iter()
@@ -183,12 +183,12 @@ pub(super) fn every_gpu(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// Every copy routine that this CPU can run moves the same bytes.
+/// Checks that every copy routine that this CPU can run moves the same bytes.
 pub(super) fn every_routine(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
     let mut mapping = target.map(&buffer)?;
     for (seed, routine) in (1..).zip(Routine::supported()) {
-        // One that faults on memory of this kind is refused.
+        // A routine that faults on this kind of memory is refused.
         if mapping.set_routine(routine).is_err() {
             continue;
         }
@@ -207,7 +207,7 @@ pub(super) fn every_routine(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// An allocation larger than 32 bits can count is mapped whole.
+/// Checks that an allocation larger than 32 bits can count is mapped whole.
 pub(super) fn several_gib(target: &BenchTarget) -> Outcome {
     const LEN: u64 = 5 << 30;
     const PART: u64 = 16 * MIB;
@@ -221,7 +221,7 @@ pub(super) fn several_gib(target: &BenchTarget) -> Outcome {
         }
         other => other?,
     };
-    // The ends, and both sides of where 31, 32 bits are full.
+    // Both ends, and both sides of the 31-bit and 32-bit boundaries.
     for (seed, offset) in (1..).zip([0, (1 << 31) - PART / 2, (1 << 32) - PART / 2, LEN - PART]) {
         let bytes = pattern::bytes(seed, PART);
         mapping.write_at(offset, &bytes)?;

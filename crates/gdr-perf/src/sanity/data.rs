@@ -1,4 +1,4 @@
-//! Reads and writes by the CPU, by copies and by kernels agree on every byte.
+//! Checks that reads and writes by the CPU, by copies and by kernels agree on every byte.
 
 use std::num::NonZeroU64;
 use std::thread;
@@ -46,7 +46,7 @@ pub(super) fn validation(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     Ok(())
 }
 
-/// Every small size at every place in a cache line arrives whole and touches nothing else.
+/// Checks that every small size at every place in a cache line arrives whole and touches nothing else.
 pub(super) fn small_sizes(target: &BenchTarget) -> Outcome {
     const AREA: usize = 512;
     let buffer = allocate(target, MemoryKind::Plain, AREA as u64)?;
@@ -71,7 +71,7 @@ pub(super) fn small_sizes(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// A kernel launched after a CPU write, and `cuMemcpy`, see what was written.
+/// Checks that a kernel launched after a CPU write, and `cuMemcpy`, see what was written.
 pub(super) fn kernel_sees_cpu(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, 4 * MIB)?;
     let mapping = target.map(&buffer)?;
@@ -83,7 +83,7 @@ pub(super) fn kernel_sees_cpu(target: &BenchTarget, kind: MemoryKind) -> Outcome
         require_clean("a kernel", seen)?;
         pattern::require_contents("cuMemcpy of what the CPU wrote", &buffer, &bytes)?;
     }
-    // A kernel that finds nothing wrong must be one that can.
+    // Prove that the kernel can find a mismatch.
     mapping.write_at(1000, &[!pattern::bytes(6, 1001)[1000]])?;
     let seen = stream.verify_pattern(&buffer, 0, buffer.len() / 4, 6, WAIT)?;
     require!(
@@ -93,7 +93,7 @@ pub(super) fn kernel_sees_cpu(target: &BenchTarget, kind: MemoryKind) -> Outcome
     Ok(())
 }
 
-/// The CPU reads everything that a kernel and a memset wrote.
+/// Checks that the CPU reads everything that a kernel and a memset wrote.
 pub(super) fn cpu_sees_kernel(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, MIB)?;
     let mapping = target.map(&buffer)?;
@@ -141,7 +141,7 @@ pub(super) fn neighbours(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     pattern::require_contents("the buffer after refused writes", &buffers[1], &expected[1])
 }
 
-/// Words of 1, 2, 4 and 8 bytes are stored and read whole, at every aligned place.
+/// Checks that words of 1, 2, 4 and 8 bytes are stored and read whole, at every aligned place.
 pub(super) fn typed_flags(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, 4 * KIB)?;
     let mapping = target.map(&buffer)?;
@@ -191,7 +191,7 @@ fn u64_of(bytes: &[u8]) -> u64 {
         .fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// Four threads write and read parts of one mapping at once.
+/// Checks that four threads can write and read parts of one mapping at once.
 pub(super) fn chunks(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, MIB)?;
     let mapping = target.map(&buffer)?;
@@ -203,7 +203,7 @@ pub(super) fn chunks(target: &BenchTarget, kind: MemoryKind) -> Outcome {
             .zip(expected.chunks(part.get() as usize))
             .map(|(slice, bytes)| {
                 scope.spawn(move || -> Outcome {
-                    // In pieces, so that the threads take turns on the bus.
+                    // Copy in pieces, so that the threads take turns on the bus.
                     for (i, piece) in bytes.chunks(4099).enumerate() {
                         slice.write_at(i as u64 * 4099, piece)?;
                     }

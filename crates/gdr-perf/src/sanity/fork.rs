@@ -1,4 +1,4 @@
-//! A forked child inherits neither pins nor mappings: its calls fail with an error.
+//! Checks that a forked child inherits neither pins nor mappings: its calls fail with an error.
 
 #![allow(unsafe_code)]
 
@@ -22,8 +22,8 @@ const PINNED: i32 = 2;
 const MAPPED: i32 = 4;
 const INHERITED: i32 = 8;
 
-/// A child of fork can neither use its parent's mapping nor map its parent's pin, and the parent
-/// goes on undisturbed.
+/// Checks that a child of fork can neither use its parent's mapping nor map its parent's pin, and the parent goes on
+/// undisturbed.
 pub(super) fn child_is_refused(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, 256 << 10)?;
     let bytes = pattern::bytes(90, buffer.len());
@@ -54,7 +54,7 @@ pub(super) fn child_is_refused(target: &BenchTarget, kind: MemoryKind) -> Outcom
     pattern::require_same_memory(&mapping, &buffer, 91)
 }
 
-/// A child of fork cannot map what its parent pinned, before or after the parent maps it.
+/// Checks that a child of fork cannot map what its parent pinned, before or after the parent maps it.
 pub(super) fn child_maps_parent(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, 256 << 10)?;
     let pinned = target.pin(buffer.ptr(), buffer.len())?;
@@ -79,7 +79,7 @@ pub(super) fn child_maps_parent(target: &BenchTarget, kind: MemoryKind) -> Outco
     pattern::require_same_memory(&mapping, &buffer, 92)
 }
 
-/// A child of fork cannot pin its parent's memory.
+/// Checks that a child of fork cannot pin its parent's memory.
 pub(super) fn child_pins_parent(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::Plain, 256 << 10)?;
     let context = target.context()?;
@@ -99,7 +99,7 @@ pub(super) fn child_pins_parent(target: &BenchTarget) -> Outcome {
     pattern::require_same_memory(&target.map(&buffer)?, &buffer, 93)
 }
 
-/// A child that gives back its copies of the parent's pin and mapping leaves the parent's alone.
+/// Checks that a child that gives back its copies of the parent's pin and mapping leaves the parent's alone.
 pub(super) fn map_and_free(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, 256 << 10)?;
     let bytes = pattern::bytes(94, buffer.len());
@@ -109,7 +109,7 @@ pub(super) fn map_and_free(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let mut held = Some((pinned, mapping));
     let status = in_child(
         || {
-            // Their memory is the child's own copy; the allocator is usable in a child of glibc.
+            // This memory is the child's own copy, and in a glibc child the allocator is usable.
             drop(held.take());
             0
         },
@@ -123,7 +123,7 @@ pub(super) fn map_and_free(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     pattern::require_same_memory(mapping, &buffer, 95)
 }
 
-/// Memory that the parent freed after a fork is shown to neither the child nor a new allocation.
+/// Checks that memory which the parent freed after a fork is shown neither to the child nor by a new allocation.
 pub(super) fn access_after_free(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     super::lifetime::require_persistent(target)?;
     let buffer = allocate(target, kind, OWN_BLOCK)?;
@@ -148,8 +148,8 @@ pub(super) fn access_after_free(target: &BenchTarget, kind: MemoryKind) -> Outco
     pattern::require_mapped("the view of freed memory", &mapping, 0, &bytes)
 }
 
-/// Runs between `fork` and `_exit` in a copy of a process that had several threads: no memory is
-/// allocated or freed and no lock taken. The refusals are values without anything on the heap.
+/// Runs between `fork` and `_exit` in a copy of a process that had several threads. Allocates and frees no memory and
+/// takes no lock; refusals are values without heap data.
 fn child(context: &Context, idle: &Pinned, mapping: &Mapping) -> i32 {
     let refused = |result: Option<&Error>| matches!(result, Some(Error::ForkedChild));
     let mut byte = [0];
@@ -170,13 +170,12 @@ fn child(context: &Context, idle: &Pinned, mapping: &Mapping) -> i32 {
     if is_mapped(mapping.window()) {
         status |= INHERITED;
     }
-    // Nothing is dropped: a child that was wrongly let in must not give back its parent's things.
+    // Drop nothing: a child that was wrongly let in must not give back what belongs to its parent.
     std::mem::forget((wrote, read, pin, map));
     status
 }
 
-/// Returns whether the first page of a window is mapped in this process; the others came and went
-/// with it.
+/// Returns whether the first page of a window is mapped in this process. The other pages share its fate.
 pub(super) fn is_mapped((start, _): (*mut u8, u64)) -> bool {
     let mut resident = 0_u8;
     // SAFETY: `mincore` does not access the address, and writes one byte for one page.
@@ -202,7 +201,7 @@ pub(super) fn beside_child(work: impl FnOnce() -> Outcome) -> Outcome {
 
 /// Forks, runs `work` in the child, and returns its status; the child is killed after `limit`.
 fn in_child(work: impl FnOnce() -> i32, limit: Duration) -> Outcome<i32> {
-    // SAFETY: until `_exit`, the child runs `work` only, which is made for this (see `child`).
+    // SAFETY: until `_exit`, the child runs only `work`, which is written for this (see `child`).
     let child = match unsafe { libc::fork() } {
         -1 => return Err(std::io::Error::last_os_error().into()),
         0 => {
@@ -214,7 +213,7 @@ fn in_child(work: impl FnOnce() -> i32, limit: Duration) -> Outcome<i32> {
     };
     let ended = wait_for(child, limit);
     if !matches!(ended, Ok(true)) {
-        // Not reaped yet, so the id is still the child's.
+        // The child is not reaped yet, so the id is still its own.
         let _ = kill_process(child, Signal::KILL);
     }
     let status = waitpid(Some(child), WaitOptions::empty()).map_err(std::io::Error::from)?;

@@ -1,4 +1,4 @@
-//! Nothing may be left behind.
+//! Checks that nothing is left behind.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ use crate::bench_target::BenchTarget;
 
 const KIB: u64 = 1 << 10;
 
-/// What a process holds: open descriptors, shared mappings (which all windows are and no stack or
-/// heap is), and of the GPU's BAR1 what it leaves free.
+/// What a process holds: open descriptors, shared mappings (which all windows are, and no stack or heap is), and free
+/// BAR1 space of the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Holdings {
     descriptors: usize,
@@ -43,7 +43,7 @@ fn is_shared(line: &str) -> bool {
         .is_some_and(|mode| mode.ends_with('s'))
 }
 
-/// The module's count of pinned ranges is 0 again although a child of fork has its descriptor too.
+/// Checks that the module's count of pinned ranges is 0 again although a child of fork has its descriptor too.
 pub(super) fn pins_and_fork(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     const COUNT: &str = "/proc/driver/gdrdrv/nv_get_pages_refcount";
     let count = || fs::read_to_string(COUNT).map(|text| text.trim().to_owned());
@@ -69,8 +69,8 @@ pub(super) fn pins_and_fork(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     })
 }
 
-/// Runs `work` until a run leaves nothing behind. A leak leaves something every time; a driver
-/// or an allocator that opens what it keeps does so once or twice.
+/// Repeats `work` until a run leaves nothing behind. A leak leaves something every time, whereas a driver or an
+/// allocator that opens something to keep does so once or twice.
 pub(super) fn watch(target: &BenchTarget, what: &str, work: impl Fn() -> Outcome) -> Outcome {
     const RUNS: u32 = 4;
     work()?;
@@ -103,9 +103,9 @@ fn rounds(target: &BenchTarget, kind: MemoryKind, count: u32) -> Outcome {
     pattern::require_same_memory(&target.map(&buffer)?, &buffer, 70)
 }
 
-/// 1,000 rounds leave descriptors and mappings where they were.
+/// Checks that 1,000 rounds leave descriptors and mappings unchanged.
 pub(super) fn thousand_rounds(target: &BenchTarget, kind: MemoryKind) -> Outcome {
-    // Once to settle and once to be counted.
+    // Once to settle and once to count.
     rounds(target, kind, 500)
 }
 
@@ -114,7 +114,7 @@ pub(super) fn ten_thousand_rounds(target: &BenchTarget, kind: MemoryKind) -> Out
     rounds(target, kind, 5_000)
 }
 
-/// Refused pins leave nothing behind.
+/// Checks that refused pins leave nothing behind.
 pub(super) fn refusals(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
     let pinned = target.pin(buffer.ptr(), buffer.len())?;
@@ -131,8 +131,8 @@ pub(super) fn refusals(target: &BenchTarget) -> Outcome {
     })
 }
 
-/// Memory that was pinned and freed is there again once it is unpinned: the rounds take, in all,
-/// more than the GPU has.
+/// Checks that memory which was freed while pinned is available again once it is unpinned. In total, the rounds take
+/// more memory than the GPU has.
 pub(super) fn gpu_memory(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let total = target.gpu().info().total_memory;
     let len = (total / 16).next_multiple_of(2 << 20);
@@ -147,7 +147,7 @@ pub(super) fn gpu_memory(target: &BenchTarget, kind: MemoryKind) -> Outcome {
             }
             Err(_) => allocate(target, kind, len)?,
         };
-        // A part of it is enough to hold all of it, and fits every BAR1.
+        // Pinning a part is enough to hold the whole buffer, and fits every BAR1.
         let ptr = buffer
             .ptr()
             .checked_add(len / 2)

@@ -1,4 +1,4 @@
-//! Who may be dropped when, and what a mapping shows after its buffer was freed.
+//! Checks in which order objects may be dropped, and what a mapping shows after its buffer was freed.
 
 use gdr_copy::{Caching, Context, Error, MapOptions};
 use gdr_cuda::MemoryKind;
@@ -11,11 +11,11 @@ use crate::bench_target::BenchTarget;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// So large that it has memory of its own: the parts of a shared block belong to the caller that
-/// suballocates it, and that one does not know of pins.
+/// Large enough to have memory of its own. A shared block belongs to the caller that suballocates it, which does not
+/// know of pins.
 pub(super) const OWN_BLOCK: u64 = 32 * MIB;
 
-/// A freed buffer's memory stays readable and writable through its mapping.
+/// Checks that a freed buffer's memory stays readable and writable through its mapping.
 pub(super) fn access_after_free(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     require_persistent(target)?;
     let buffer = allocate(target, kind, 256 * KIB)?;
@@ -34,11 +34,11 @@ pub(super) fn access_after_free(target: &BenchTarget, kind: MemoryKind) -> Outco
     pattern::require_mapped("the view of freed memory, rewritten", &mapping, 0, &bytes)
 }
 
-/// A mapping outlives its context, and nothing is mapped once both are gone.
+/// Checks that a mapping outlives its context, and nothing is mapped once both are gone.
 pub(super) fn access_after_close(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     const ATTEMPTS: u32 = 3;
     let buffer = allocate(target, kind, 256 * KIB)?;
-    // Another thread may map something at the address at once, but not each time.
+    // Another thread may map something at the address at once, but not every time.
     for seed in 0..ATTEMPTS {
         let context = Context::builder()
             .backend(target.context()?.backend())
@@ -58,7 +58,7 @@ pub(super) fn access_after_close(target: &BenchTarget, kind: MemoryKind) -> Outc
     ))
 }
 
-/// No new allocation gets memory that a mapping still shows.
+/// Checks that no new allocation gets memory that a mapping still shows.
 pub(super) fn freed_memory_is_not_reused(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     require_persistent(target)?;
     const LEN: u64 = OWN_BLOCK;
@@ -89,7 +89,7 @@ pub(super) fn freed_memory_is_not_reused(target: &BenchTarget, kind: MemoryKind)
     Ok(())
 }
 
-/// Freeing one buffer leaves its neighbour's mapping as it is.
+/// Checks that freeing one buffer leaves its neighbour's mapping intact.
 pub(super) fn two_mappings(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let first = allocate(target, kind, 128 * KIB)?;
     let second = allocate(target, kind, 128 * KIB)?;
@@ -107,7 +107,7 @@ pub(super) fn two_mappings(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     pattern::require_same_memory(&second_mapping, &second, 32)
 }
 
-/// Two pins of one buffer show the same memory.
+/// Checks that two pins of one buffer show the same memory.
 pub(super) fn two_pins(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::Plain, 128 * KIB)?;
     let (first, second) = (target.map(&buffer)?, target.map(&buffer)?);
@@ -118,7 +118,7 @@ pub(super) fn two_pins(target: &BenchTarget) -> Outcome {
     pattern::require_same_memory(&second, &buffer, 34)
 }
 
-/// A pin has one mapping at a time, and may be mapped again after.
+/// Checks that a pin has one mapping at a time, and may be mapped again after.
 pub(super) fn one_mapping_at_a_time(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::Plain, 128 * KIB)?;
     let pinned = target.pin(buffer.ptr(), buffer.len())?;
@@ -134,7 +134,7 @@ pub(super) fn one_mapping_at_a_time(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// A mapping shorter than its pin shows the start and no more.
+/// Checks that a mapping shorter than its pin shows the start and no more.
 pub(super) fn partial_mapping(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::VmmPosixFd, 2 * MIB)?;
     let pinned = target.pin(buffer.ptr(), buffer.len())?;
@@ -151,11 +151,11 @@ pub(super) fn partial_mapping(target: &BenchTarget) -> Outcome {
     require_refusal("a mapping of 1 TiB", too_long, |e| {
         matches!(e, Error::MapLength { .. })
     })?;
-    // What was refused must not count as mapped.
+    // The refused mapping must not count as mapped.
     pattern::require_same_memory(&pinned.map()?, &buffer, 42)
 }
 
-/// Write-combined and cached mappings of one buffer show the same memory.
+/// Checks that write-combined and cached mappings of one buffer show the same memory.
 pub(super) fn mixed_caching(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
     let map = |caching| {
@@ -175,7 +175,7 @@ pub(super) fn mixed_caching(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// A kind of mapping that this memory does not have is refused by name.
+/// Checks that a kind of mapping that this memory does not have is refused by name.
 pub(super) fn other_caching(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
     let pinned = target.pin(buffer.ptr(), buffer.len())?;
@@ -204,7 +204,7 @@ pub(super) fn other_caching(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// Buffer, pin and mapping may go in any order.
+/// Checks that buffer, pin and mapping may be dropped in any order.
 pub(super) fn any_order(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     const ORDERS: [[usize; 3]; 6] = [
         [0, 1, 2],

@@ -130,7 +130,7 @@ const OF_MEMORY: &[MemoryCheck] = &[
     ),
 ];
 
-/// Checks of kinds of memory that have physical memory of their own: pools keep theirs.
+/// Checks for kinds of memory that have physical memory of their own. Pools keep theirs.
 const OF_OWN_MEMORY: &[MemoryCheck] = &[
     (
         "invalidation_freed_memory_is_not_reused",
@@ -294,7 +294,7 @@ const PINS_AND_FORK: MemoryCheck = (
     "A child of fork keeps no memory pinned in the module.",
 );
 
-/// Names of GDRCopy's tests whose checks have another name here.
+/// Names of GDRCopy's tests whose checks have a different name here.
 const ALSO_NAMED: [(&str, &str); 5] = [
     ("basic_v2_cumemalloc", "basic_cumemalloc"),
     ("basic_v2_vmmalloc", "basic_vmmalloc"),
@@ -328,7 +328,7 @@ const EXTENDED_OF_SITE: [SiteCheck; 2] = [
     ),
 ];
 
-/// The suffix of a check's name for a kind of memory; GDRCopy's suffix where it has one.
+/// Returns the suffix of a check's name for a kind of memory: GDRCopy's suffix, if it has one.
 const fn suffix(kind: MemoryKind) -> &'static str {
     match kind {
         MemoryKind::Plain => "cumemalloc",
@@ -358,7 +358,7 @@ fn of_site(&(name, run, proves): &SiteCheck, effort: Effort) -> Check {
     }
 }
 
-/// Every check: the ordinary ones in alphabetical order, then an extended run's.
+/// Returns every check: the ordinary ones in alphabetical order, then an extended run's.
 pub fn all() -> Vec<Check> {
     const OWN: [MemoryKind; 3] = [MemoryKind::Plain, MemoryKind::VmmPosixFd, MemoryKind::Vmm];
     let mut checks: Vec<Check> = OF_SITE.iter().map(|c| of_site(c, Effort::Normal)).collect();
@@ -391,7 +391,7 @@ pub fn all() -> Vec<Check> {
     checks
 }
 
-/// The name with the longest common beginning with `name`, if that is longer than its first word.
+/// Returns the name with the longest common prefix with `name`, if the prefix is longer than the first word.
 fn nearest<'a>(all: &'a [Check], name: &str) -> Option<&'a str> {
     let same = |check: &Check| {
         check
@@ -411,11 +411,11 @@ fn nearest<'a>(all: &'a [Check], name: &str) -> Option<&'a str> {
     (same(nearest) > word).then_some(nearest.name())
 }
 
-/// The checks of these names, in the order given. A name without the suffix of a kind of memory
-/// names the checks of every kind, and names of GDRCopy's tests are known.
+/// Returns the checks with these names, in the order given. A name without a suffix for the kind of memory selects the
+/// checks of every kind. The names of GDRCopy's tests are known.
 ///
 /// # Errors
-/// [`crate::Error::Settings`] for a name that no check has, with the nearest that one has.
+/// [`crate::Error::Settings`] for an unknown name, with the nearest known one.
 pub fn named<S: AsRef<str>>(names: &[S]) -> Result<Vec<Check>> {
     let all = all();
     let mut found = Vec::new();
@@ -495,7 +495,7 @@ mod tests {
         }
         let kinds = named(&["basic_small_buffers_mapping"]).unwrap();
         assert_eq!(kinds.len(), MemoryKind::DEVICE.len());
-        // A word that several checks begin with does not name one.
+        // The first word of several checks does not name a check.
         assert!(named(&["leakage"]).is_err());
         assert_eq!(named(&["basic"]).unwrap().len(), MemoryKind::DEVICE.len());
     }

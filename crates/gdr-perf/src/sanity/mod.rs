@@ -1,8 +1,8 @@
 //! Named checks of mappings of GPU memory.
 //!
-//! Checks are independent of each other: each allocates its own memory and has a deadline for every
-//! wait. A check passes, fails with a reason, or is waived with the reason why it cannot run here.
-//! The names follow GDRCopy's `gdrcopy_sanity`; the suffix names the allocation.
+//! Checks are independent: each allocates its own memory and has a deadline for every wait. A check passes, fails with
+//! a reason, or is waived with the reason why it cannot run here. The names follow GDRCopy's `gdrcopy_sanity`; the
+//! suffix names the allocation.
 
 mod basic;
 mod data;
@@ -32,12 +32,12 @@ use outcome::{Outcome, Stop};
 
 pub use list::{all, named};
 
-/// The deadline of each wait in a check. Only a hang reaches it, so it is generous.
+/// Deadline of each wait in a check. It is generous, because only a hang reaches it.
 const WAIT: Duration = Duration::from_secs(20);
-/// The deadline of a whole check.
+/// Deadline of a whole check.
 const CHECK_LIMIT: Duration = Duration::from_secs(300);
 
-/// How thorough the checks are to be.
+/// How thorough the checks are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effort {
     /// Checks that take seconds.
@@ -56,7 +56,7 @@ pub struct Check {
     run: Run,
 }
 
-/// What a check runs on.
+/// How a check runs.
 #[derive(Clone, Copy, Debug)]
 enum Run {
     Target(fn(&BenchTarget) -> Outcome),
@@ -64,12 +64,12 @@ enum Run {
 }
 
 impl Check {
-    /// Its name, as `-t` takes it.
+    /// Returns its name, as `-t` takes it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it proves, in one sentence.
+    /// Returns what it proves, in one sentence.
     pub fn proves(&self) -> &'static str {
         self.proves
     }
@@ -79,7 +79,7 @@ impl Check {
         self.effort == Effort::Extended
     }
 
-    /// Runs the check on its own thread, which has no CUDA context and whose panic is a failure.
+    /// Runs the check on a thread of its own, which has no CUDA context and whose panic counts as a failure.
     fn run(&self, target: &BenchTarget) -> CheckResult {
         let (sender, receiver) = mpsc::channel();
         let (target, run) = (target.clone(), self.run);
@@ -92,7 +92,7 @@ impl Check {
                         known_limit(&target, kind).and_then(|()| check(&target, kind))
                     }
                 };
-                // The receiver is gone after the deadline.
+                // After the deadline, the receiver is gone.
                 let _ = sender.send(outcome);
             });
         let thread = match thread {
@@ -103,7 +103,7 @@ impl Check {
         };
         match receiver.recv_timeout(CHECK_LIMIT) {
             Ok(outcome) => {
-                // Joined, so that its stack is unmapped before the next check counts mappings.
+                // Join, so that the thread's stack is unmapped before the next check counts mappings.
                 let _ = thread.join();
                 outcome.into()
             }
@@ -117,8 +117,8 @@ impl Check {
     }
 }
 
-/// Waives what a backend is known not to support: NVIDIA's module pins no memory of stream-ordered
-/// pools (NVIDIA/gdrcopy#257).
+/// Waives what a backend is known not to support: NVIDIA's module cannot pin memory of stream-ordered pools
+/// (NVIDIA/gdrcopy#257).
 fn known_limit(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     if (target.context()?.backend(), kind) != (BackendKind::Gdrdrv, MemoryKind::Pool) {
         return Ok(());
@@ -150,9 +150,9 @@ fn panic_text(joined: thread::Result<()>) -> String {
 pub enum CheckResult {
     /// The property holds.
     Passed,
-    /// The property does not hold: the reason.
+    /// The property does not hold, for this reason.
     Failed(String),
-    /// The check cannot run here: the reason.
+    /// The check cannot run here, for this reason.
     Waived(String),
 }
 
@@ -166,13 +166,13 @@ impl From<Outcome> for CheckResult {
     }
 }
 
-/// What happens during a run.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A check begins.
     Running {
-        /// Its place in the run, from 0.
+        /// Position in the run, from 0.
         index: usize,
         /// Checks in the run.
         total: usize,
@@ -205,7 +205,7 @@ pub struct Report {
     pub failed: usize,
     /// How many were waived.
     pub waived: usize,
-    /// Each one, in the order they ran.
+    /// All checks, in the order in which they ran.
     pub checks: Vec<FinishedCheck>,
 }
 

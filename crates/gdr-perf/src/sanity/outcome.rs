@@ -5,7 +5,7 @@ use gdr_cuda::{CuResult, DeviceBuffer, MemoryKind};
 use crate::bench_target::BenchTarget;
 use crate::error::Error;
 
-/// The result of a check; `Ok` means that it passed.
+/// Result of a check; `Ok` means that it passed.
 pub(super) type Outcome<T = ()> = Result<T, Stop>;
 
 /// Why a check ended early.
@@ -52,7 +52,7 @@ macro_rules! require {
 }
 pub(super) use require;
 
-/// Allocates, or waives the check where this GPU has no such memory or no room for it.
+/// Allocates memory, or waives the check if this GPU has no such memory or no room for it.
 pub(super) fn allocate(target: &BenchTarget, kind: MemoryKind, len: u64) -> Outcome<DeviceBuffer> {
     target
         .gpu()
@@ -84,7 +84,7 @@ pub(super) fn require_refusal<T, E: Into<Error>>(
         matches!(&error, Error::Copy(error) if expected(error)),
         "{what} was refused for another reason: {text}"
     );
-    // An error text has to say what failed, why, and what to do.
+    // An error text must say what failed, why, and what to do.
     require!(
         text.split_whitespace().count() >= 5,
         "{what}: `{text}` does not explain the refusal"

@@ -1,4 +1,4 @@
-//! Bytes to write and to expect.
+//! Patterns of bytes to write and to expect.
 
 use gdr_copy::Mapping;
 use gdr_cuda::{DeviceBuffer, pattern_word};
@@ -6,7 +6,7 @@ use gdr_cuda::{DeviceBuffer, pattern_word};
 use super::outcome::{Outcome, require};
 use crate::error::compare;
 
-/// The first `len` bytes of the pattern of `seed`, as a kernel writes it.
+/// Returns the first `len` bytes of the pattern of `seed`, as a kernel writes it.
 pub(super) fn bytes(seed: u32, len: u64) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len.div_ceil(4))
         .flat_map(|i| pattern_word(seed, i).to_le_bytes())
@@ -15,32 +15,32 @@ pub(super) fn bytes(seed: u32, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// What `cuMemcpy` finds in the whole of `buffer`.
+/// Returns what `cuMemcpy` reads from the whole of `buffer`.
 pub(super) fn contents(buffer: &DeviceBuffer) -> Outcome<Vec<u8>> {
     let mut found = vec![0; usize::try_from(buffer.len())?];
     buffer.read(0, &mut found)?;
     Ok(found)
 }
 
-/// `cuMemcpy` must find `expected` in `buffer`.
+/// Checks that `cuMemcpy` finds `expected` in `buffer`.
 pub(super) fn require_contents(what: &str, buffer: &DeviceBuffer, expected: &[u8]) -> Outcome {
     Ok(compare(what, expected, &contents(buffer)?)?)
 }
 
-/// The CPU must find `expected` at `offset` of `mapping`.
+/// Checks that the CPU finds `expected` at `offset` of `mapping`.
 pub(super) fn require_mapped(
     what: &str,
     mapping: &Mapping,
     offset: u64,
     expected: &[u8],
 ) -> Outcome {
-    // Poisoned, so that a read which brings nothing is not taken for one that does.
+    // Poison the buffer, so that a read which transfers nothing does not pass.
     let mut found: Vec<u8> = expected.iter().map(|byte| !byte).collect();
     mapping.read_at(offset, &mut found)?;
     Ok(compare(what, expected, &found)?)
 }
 
-/// `mapping` shows all of `buffer` to the CPU, and the CPU's bytes to the GPU.
+/// Checks that `mapping` shows all of `buffer` to the CPU, and the CPU's bytes to the GPU.
 pub(super) fn require_same_memory(mapping: &Mapping, buffer: &DeviceBuffer, seed: u32) -> Outcome {
     require!(
         mapping.len() == buffer.len(),

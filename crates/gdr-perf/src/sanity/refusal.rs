@@ -1,4 +1,4 @@
-//! Requests that must be refused with a useful error.
+//! Checks that invalid requests are refused with a useful error.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::bench_target::BenchTarget;
 
 const KIB: u64 = 1 << 10;
 
-/// Managed memory migrates, so it is refused.
+/// Checks that managed memory is refused, because it migrates.
 pub(super) fn managed(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::Managed, 64 * KIB)?;
     let refused = target.pin(buffer.ptr(), buffer.len());
@@ -31,7 +31,7 @@ pub(super) fn managed(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// Host memory is refused, whether CUDA knows it or not.
+/// Checks that host memory is refused, whether CUDA knows it or not.
 pub(super) fn host(target: &BenchTarget) -> Outcome {
     let ordinary = vec![0_u8; 1 << 20];
     let ptr = DevicePtr::new(ordinary.as_ptr().addr() as u64);
@@ -56,7 +56,7 @@ pub(super) fn host(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// A freed pointer is refused, and so is one that never was.
+/// Checks that a freed pointer is refused, and so is one that never was.
 pub(super) fn freed(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let unknown =
         |error: &Error| matches!(error, Error::Gpu(gdr_cuda::Error::UnknownPointer { .. }));
@@ -77,7 +77,7 @@ pub(super) fn freed(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     Ok(())
 }
 
-/// A range past the end of its allocation is refused and nothing stays held.
+/// Checks that a range past the end of its allocation is refused and nothing stays held.
 pub(super) fn past_the_end(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, 64 * KIB)?;
     let past = |error: &Error| matches!(error, Error::PastAllocation { .. });
@@ -94,19 +94,19 @@ pub(super) fn past_the_end(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     pattern::require_same_memory(&target.map(&buffer)?, &buffer, 50)
 }
 
-/// No bytes do not make a range.
+/// Checks that a range of 0 bytes is refused.
 pub(super) fn zero_length(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
     let empty = |error: &Error| matches!(error, Error::EmptyRange { .. });
     require_refusal("a pin of no bytes", target.pin(buffer.ptr(), 0), empty)?;
-    // Copying no bytes, on the other hand, is nothing to complain about.
+    // Copying 0 bytes, on the other hand, is valid.
     let mapping = target.map(&buffer)?;
     mapping.write_at(buffer.len(), &[])?;
     mapping.read_at(buffer.len(), &mut [])?;
     Ok(())
 }
 
-/// Peer-to-peer tokens are useless to a mapping that stays when its memory is freed.
+/// Waives the check of peer-to-peer tokens, which gdr does not use.
 pub(super) fn tokens(target: &BenchTarget) -> Outcome {
     Err(Stop::waived(
         match target.context()?.attributes().persistent {
@@ -116,7 +116,7 @@ pub(super) fn tokens(target: &BenchTarget) -> Outcome {
     ))
 }
 
-/// Another process gets no descriptor by which it could pin or map.
+/// Waives the check that another process gets no descriptor to pin or map with: there is none to pass on.
 pub(super) fn shared_descriptor(target: &BenchTarget, _kind: MemoryKind) -> Outcome {
     Err(Stop::waived(match target.context()?.backend() {
         BackendKind::Gdrdrv => {
@@ -126,7 +126,7 @@ pub(super) fn shared_descriptor(target: &BenchTarget, _kind: MemoryKind) -> Outc
     }))
 }
 
-/// An unknown backend name is refused with the known ones.
+/// Checks that an unknown backend name is refused with the known ones.
 pub(super) fn backend_name(_site: &BenchTarget) -> Outcome {
     for nonsense in ["nonsense", "", "gdr drv", "rm,sim"] {
         let refused = nonsense.parse::<BackendKind>().map_err(Error::from);
@@ -140,7 +140,7 @@ pub(super) fn backend_name(_site: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// A backend that this machine lacks is refused by name and with the reason.
+/// Checks that a backend that this machine lacks is refused by name and with the reason.
 pub(super) fn absent_backend(_site: &BenchTarget) -> Outcome {
     if Path::new("/dev/gdrdrv").exists() {
         return Err(Stop::waived("the gdrdrv module is loaded here"));

@@ -1,4 +1,4 @@
-//! Any thread may pin, map and copy.
+//! Checks that any thread may pin, map and copy.
 
 use std::thread;
 
@@ -20,7 +20,7 @@ fn elsewhere<T: Send>(work: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
     })
 }
 
-/// Pinning, mapping, copying and unmapping each on another thread.
+/// Checks that pinning, mapping, copying and unmapping work on a thread each.
 pub(super) fn child_thread(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffer = allocate(target, kind, 256 * KIB)?;
     let pinned = elsewhere(|| Ok(target.pin(buffer.ptr(), buffer.len())?))?;
@@ -38,7 +38,7 @@ pub(super) fn child_thread(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     })
 }
 
-/// A thread without a current CUDA context does all there is to do.
+/// Checks that a thread without a current CUDA context can do everything.
 pub(super) fn without_context(target: &BenchTarget) -> Outcome {
     elsewhere(|| {
         let buffer = allocate(target, MemoryKind::Plain, 256 * KIB)?;
@@ -46,14 +46,14 @@ pub(super) fn without_context(target: &BenchTarget) -> Outcome {
     })
 }
 
-/// Eight threads pin, map, copy, unmap and unpin at once.
+/// Checks that eight threads can pin, map, copy, unmap and unpin at once.
 pub(super) fn concurrent_rounds(target: &BenchTarget) -> Outcome {
     rounds(target, 50)
 }
 
 /// Like [`concurrent_rounds`], 10,000 times on each thread.
 pub(super) fn many_concurrent_rounds(target: &BenchTarget) -> Outcome {
-    // Once to settle and once to be counted.
+    // Once to settle and once to count.
     rounds(target, 5_000)
 }
 
@@ -63,7 +63,7 @@ fn rounds(target: &BenchTarget, count: u32) -> Outcome {
         pattern::require_same_memory(&target.map(buffer)?, buffer, seed)
     };
     let work = |number: u32| -> Outcome {
-        // Small buffers of one kind share GPU pages, so the threads meet in the driver.
+        // Small buffers of one kind share GPU pages, so the threads contend in the driver.
         let kind = MemoryKind::DEVICE[number as usize % 2];
         let buffer = allocate(target, kind, 4 * KIB)?;
         (0..count).try_for_each(|i| round(&buffer, number * count + i))

@@ -1,4 +1,4 @@
-//! What a running kernel and the CPU see of each other.
+//! Checks what a running kernel and the CPU see of each other.
 
 use gdr_cuda::Direction;
 
@@ -7,7 +7,7 @@ use super::outcome::{Outcome, require};
 use crate::bench_target::BenchTarget;
 use crate::ping_pong::{Layout, MemoryLocation, PingPong};
 
-/// A running kernel reads a flag of the CPU and answers, in GPU and in host memory.
+/// Checks that a running kernel reads the CPU's flag and answers, in GPU and in host memory.
 pub(super) fn running_kernel_sees_flag(target: &BenchTarget) -> Outcome {
     for pong in [MemoryLocation::Host, MemoryLocation::Gpu] {
         let rounds = 1000;
@@ -27,7 +27,7 @@ pub(super) fn running_kernel_sees_flag(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// A kernel that reads the flag also reads the data written ahead of it.
+/// Checks that a kernel which reads the flag also reads the data written before it.
 pub(super) fn data_before_flag(target: &BenchTarget) -> Outcome {
     let rounds = 500;
     let words = 1024;
@@ -50,7 +50,7 @@ pub(super) fn data_before_flag(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// A CPU that reads the kernel's flag also reads the data written ahead of it.
+/// Checks that a CPU which reads the kernel's flag also reads the data written before it.
 pub(super) fn flag_before_data(target: &BenchTarget) -> Outcome {
     for pong in [MemoryLocation::Host, MemoryLocation::Gpu] {
         let rounds = 500;
@@ -84,8 +84,7 @@ pub(super) fn flag_before_data(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// Reads are fresh: a value never goes back to an older one, and once the kernel has answered it
-/// is the newest.
+/// Checks that reads are fresh: a value never reverts to an older one, and after the kernel's answer it is the newest.
 pub(super) fn fresh_reads(target: &BenchTarget) -> Outcome {
     let rounds = 10_000;
     // One line: 16 words.
@@ -125,13 +124,13 @@ pub(super) fn fresh_reads(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// A kernel that waits for a flag that never comes can be ended.
+/// Checks that a kernel which waits for a flag that never arrives can be ended.
 pub(super) fn hung_kernel_is_stopped(target: &BenchTarget) -> Outcome {
     let ping_pong = PingPong::start(target, Layout::flags(10))?;
     ping_pong.ping(1)?;
     ping_pong.await_answer(1, Some(WAIT))?;
     drop(ping_pong);
-    // The next user finds the GPU free.
+    // The next user finds the GPU idle.
     let buffer = super::outcome::allocate(target, gdr_cuda::MemoryKind::Plain, 4096)?;
     let stream = target.gpu().stream()?;
     stream.fill_pattern(&buffer, 0, 1024, 80, WAIT)?;

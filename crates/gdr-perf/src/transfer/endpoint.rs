@@ -1,4 +1,4 @@
-//! A device and its memory, for one measurement after the other.
+//! A device and its memory, for consecutive measurements.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
@@ -14,21 +14,20 @@ use crate::error::Result;
 use crate::loopback::Timeouts;
 use crate::report::CpuPlacement;
 
-/// A device and memory with which measurements are made one after the other, with the same peer or with
-/// others.
+/// A device and its memory, for consecutive measurements with the same peer or with different ones.
 ///
-/// The memory is allocated and registered for the first measurement, and again only for one that needs
-/// another length. Each measurement has queue pairs of its own, and writes to the memory before its first
-/// request, so bytes of one do not pass as the next one's.
+/// The memory is allocated and registered for the first measurement, and again only if a measurement needs a different
+/// length. Each measurement has its own queue pairs and overwrites the memory before its first request, so bytes of one
+/// measurement do not pass in the next.
 pub struct TransferEndpoint<'a> {
-    // The regions go before their domain.
+    // Fields drop in order: the regions before their domain.
     registered: Option<(u64, EndMemory)>,
     domain: ProtectionDomain,
     own: LocalEnd<'a>,
 }
 
 impl<'a> TransferEndpoint<'a> {
-    /// An end that has no memory yet.
+    /// Creates an end that has no memory yet.
     pub fn new(device: &Device, own: impl Into<LocalEnd<'a>>) -> Self {
         Self {
             registered: None,
@@ -70,12 +69,12 @@ impl<'a> TransferEndpoint<'a> {
         self.domain.device()
     }
 
-    /// The address from which it connects, if that is not the one of its device.
+    /// Returns the address from which it connects, if it differs from its device's.
     pub(super) fn connect_from(&self) -> Option<IpAddr> {
         self.own.connect_from
     }
 
-    /// Refuses a choice of the peer that this end does not expect.
+    /// Refuses a choice of the peer that this end does not accept.
     pub(super) fn expects(&self, request: &Request) -> Result<()> {
         match &self.own.expected {
             Some(expected) => Ok(expected.check(request)?),
@@ -83,12 +82,12 @@ impl<'a> TransferEndpoint<'a> {
         }
     }
 
-    /// The CPUs that its process was bound to.
+    /// Returns the CPUs that its process was bound to.
     pub(super) fn cpus(&self) -> Option<&CpuPlacement> {
         self.own.cpus.as_ref()
     }
 
-    /// The domain, and both buffers with `len` bytes each.
+    /// Returns the domain, and both buffers with `len` bytes each.
     pub(super) fn registered(&mut self, len: u64) -> Result<(&ProtectionDomain, &EndMemory)> {
         let kept = self.registered.take().filter(|(kept, _)| *kept == len);
         let (_, memory) = match kept {

@@ -11,18 +11,18 @@ use crate::memory_facts::MemoryFacts;
 use crate::registered_buffer::{RegisteredBuffer, StandIn, TransferMemory};
 use crate::report::CpuPlacement;
 
-/// What an end brings along.
+/// What an end contributes to a measurement.
 #[derive(Clone, Debug)]
 pub struct LocalEnd<'a> {
     /// Its memory.
     pub memory: TransferMemory<'a>,
-    /// The address from which it connects; `None` for its device's, or with a key any.
+    /// Address from which it connects; if `None`, the device's, or any address with a key.
     pub connect_from: Option<IpAddr>,
     /// The CPUs that its process was bound to, for the report.
     pub cpus: Option<CpuPlacement>,
     /// How GPU memory may be reached.
     pub reach: Reach,
-    /// What it expects of what its peer chooses, where it listens.
+    /// Settings that it requires its peer to choose, if it listens.
     pub expected: Option<Expected<Request>>,
 }
 
@@ -50,9 +50,9 @@ impl<'a> From<TransferMemory<'a>> for LocalEnd<'a> {
 
 /// Both buffers of an end.
 pub(super) struct EndMemory {
-    /// What it sends, and offers for READ; the results of its atomic operations.
+    /// What it sends and offers for READ, and the results of its atomic operations.
     pub(super) outgoing: RegisteredBuffer,
-    /// What it receives, and what the peer writes and changes; the results of its READs.
+    /// What it receives, what the peer writes and changes, and the results of its READs.
     pub(super) incoming: RegisteredBuffer,
     pub(super) facts: MemoryFacts,
 }

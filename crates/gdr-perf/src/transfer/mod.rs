@@ -1,17 +1,15 @@
-//! Bandwidth and latency of RDMA operations between two processes, as perftest measures them, over
-//! host or GPU memory of each end.
+//! Measures bandwidth and latency of RDMA operations between two processes as perftest does, with host or GPU memory at
+//! each end.
 //!
-//! [`serve`] waits for a peer; [`measure`] connects to it with a [`Plan`] and returns a
-//! [`TransferReport`], which the serving end gets too. Every wait has a deadline. With
-//! [`Verification::On`] every byte of every message is compared where it arrived, and a message has
-//! another pattern than the one before it in its place, so that leftover bytes do not pass.
+//! [`serve`] waits for a peer. [`measure`] connects to it with a [`Plan`] and returns a [`TransferReport`], which the
+//! serving end gets too. Every wait has a deadline. With [`Verification::On`], every byte of every message is compared
+//! where it arrived. Consecutive messages in the same place have different patterns, so leftover bytes do not pass.
 //!
-//! - *Bandwidth*: several requests in flight; the time runs from the first request to the last
-//!   completion. The latencies of a row are those under this load, of requests with a completion. With
-//!   [`Striping::On`] one message is in flight, in parts over all queue pairs, and a latency is a whole
-//!   message's.
-//! - *Latency*: WRITE and SEND go back and forth, and a sample is half of a round trip; READs and
-//!   atomic operations are posted one by one, and a sample is the time from one to the next.
+//! - *Bandwidth*: several requests are in flight, and the time runs from the first request to the last completion. The
+//!   latencies of a row are measured under this load, on requests with a completion. With [`Striping::On`], one message
+//!   is in flight, in parts over all queue pairs, and a latency covers the whole message.
+//! - *Latency*: WRITE and SEND go back and forth, and a sample is half of a round trip. READs and atomic operations are
+//!   posted one by one, and a sample is the time from one to the next.
 
 mod endpoint;
 mod memory;

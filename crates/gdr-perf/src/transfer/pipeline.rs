@@ -1,5 +1,5 @@
-//! Several requests in flight, for bandwidth; one at a time, for the latency of READs and atomics; one
-//! message at a time over several queue pairs.
+//! Several requests in flight, for bandwidth; one at a time, for the latency of READs and atomics; one message at a
+//! time, striped over several queue pairs.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -18,7 +18,7 @@ use super::verb::{Metric, Operation};
 use crate::error::{Error, PeerError, Result, compare};
 use crate::stats::Samples;
 
-/// Completions that are taken before requests are posted again.
+/// Completions to take before requests are posted again.
 const MOST_COMPLETIONS: usize = 64;
 
 /// An end of a connection while one size is measured.
@@ -36,11 +36,11 @@ pub(super) struct Pipeline<'a> {
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
     inline: Vec<u8>,
-    /// What the last look at the completion queue has found.
+    /// Completions that the last poll of the queue found.
     completions: Vec<Completion>,
-    /// The groups that it has found complete. They are recorded when the next ones are posted.
+    /// Groups that the last poll found complete. They are recorded when the next ones are posted.
     ended: Vec<Posted>,
-    /// The messages of each queue pair in the current round.
+    /// Messages of each queue pair in the current round.
     round: Range<u64>,
 }
 
@@ -51,12 +51,12 @@ pub(super) struct Remote {
     pub(super) incoming: RemoteMemory,
 }
 
-/// The messages of a queue pair, or those that are striped over all.
+/// Messages of one queue pair, or messages that are striped over all of them.
 #[derive(Debug, Default)]
 struct Sender {
     posted: u64,
     completed: u64,
-    /// The groups in flight, each with one completion.
+    /// Groups in flight, each with one completion.
     groups: VecDeque<Posted>,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Pipeline<'a> {
             Metric::Latency => (1, 1),
         };
         let layout = plan.layout(size);
-        // A round ends with a completion.
+        // A round must end with a completion.
         let every = match plan.has_rounds() {
             true => every.min(layout.slots),
             false => every,
@@ -138,7 +138,7 @@ impl<'a> Pipeline<'a> {
                         self.memory.outgoing.fill(offset, self.size, own)?;
                     }
                     if self.plan.has_data_from(self.role.other()) {
-                        // What the peer sends must replace other bytes.
+                        // The memory holds other bytes, which the peer's must replace.
                         let other = other_seed(self.seed(self.role.other(), queue_pair, slot));
                         self.memory.incoming.fill(offset, self.size, other)?;
                     }
@@ -158,12 +158,12 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// The most messages of a queue pair in a round: each has a slot of its own.
+    /// Returns the maximum number of messages of a queue pair in a round. Each has its own slot.
     pub(super) fn most_in_round(&self) -> u64 {
         self.layout.slots / self.every * self.every
     }
 
-    /// How many messages of a queue pair an amount still lacks, at most as many as a round has.
+    /// Returns how many messages of a queue pair are missing from an amount, at most as many as a round has.
     pub(super) fn next_round(&self, amount: Amount, sent: u64, elapsed: Duration) -> u64 {
         let (most, until) = amount.limits();
         let goal = most.checked_next_multiple_of(self.every).unwrap_or(most);
@@ -173,8 +173,8 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Begins a round: fills memory with its messages. A slot had another pattern before, so that a
-    /// message which does not arrive cannot pass.
+    /// Begins a round by filling memory with its messages. Each slot held a different pattern before, so that a message
+    /// which does not arrive cannot pass.
     pub(super) fn begin_round(&mut self, messages: u64) -> Result<()> {
         if messages == 0 || messages > self.layout.slots {
             return Err(PeerError::MessageCount.into());
@@ -192,7 +192,7 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// The pattern of a message, which is not the one of the message before in its slot.
+    /// Returns the pattern of a message, which differs from the previous message in the same slot.
     fn seed_of_message(&self, sender: Role, queue_pair: usize, number: u64) -> u32 {
         let seed = self.seed(sender, queue_pair, number % self.layout.slots);
         match (number / self.layout.slots).is_multiple_of(2) {
@@ -249,8 +249,8 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// Sends an amount of messages and waits until they are complete. With `samples`, records the
-    /// time of each request that has a completion.
+    /// Sends an amount of messages and waits until they are complete. With `samples`, records the time of each request
+    /// that has a completion.
     pub(super) fn send(
         &mut self,
         amount: Amount,
@@ -265,7 +265,7 @@ impl<'a> Pipeline<'a> {
         }
         let before: u64 = self.completed();
         let (most, until) = amount.limits();
-        // Without a limit: as many as there is time for.
+        // Without a limit, as many as the time allows.
         let goal = most.checked_next_multiple_of(self.every).unwrap_or(most);
         let goals: Vec<u64> = self
             .senders
@@ -299,14 +299,13 @@ impl<'a> Pipeline<'a> {
         })
     }
 
-    /// Like [`Pipeline::send`], for one request at a time.
+    /// Like [`Pipeline::send`], but one request at a time.
     ///
-    /// The time from a completion to the next post is a part of the latency, and with rxe decides more
-    /// than its own length: its worker runs on for a moment after a completion, and a request that is
-    /// posted by then needs no wake-up. All that need not be done then is done while the next request is
-    /// in flight. A sample is the time from one post to the next, as perftest's is, and the clock is read
-    /// after the post: where a read stands in the period does not change its length. Only the last sample
-    /// ends with a completion.
+    /// The time from a completion to the next post is part of the latency. With rxe it matters beyond its own length:
+    /// rxe's worker runs on for a moment after a completion, and a request posted by then needs no wake-up. All other
+    /// work is therefore done while the next request is in flight. A sample is the time from one post to the next, as
+    /// in perftest. The clock is read after the post, because the position of the reading within the period does not
+    /// change its length. Only the last sample ends with a completion.
     fn send_one_by_one(
         &mut self,
         amount: Amount,
@@ -343,7 +342,7 @@ impl<'a> Pipeline<'a> {
             while self.pairs.poll(&wait)?.is_none() {
                 wait.idle(observe)?;
             }
-            // The next atomic may overwrite the result; there are none of other operations.
+            // The next atomic operation may overwrite the result; other operations have no results.
             if checks_results {
                 self.check_results(0, self.senders[0].completed)?;
             }
@@ -389,7 +388,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Stripes the message number `number`, and waits until it is complete. Returns the time.
+    /// Stripes message number `number` and waits until it is complete. Returns the time.
     fn send_message(&self, number: u64, wait: &mut Wait, observe: Observe<'_>) -> Result<Instant> {
         let (size, offset) = (self.size, self.layout.offset(0, number % self.layout.slots));
         let pairs = self.pairs.all();
@@ -430,8 +429,8 @@ impl<'a> Pipeline<'a> {
         self.senders.iter().map(|sender| sender.completed).sum()
     }
 
-    /// Posts groups of requests as far as the queue has room. A single request counts from `now`, which
-    /// was read just before: as perftest does, by one look at the clock from request to request.
+    /// Posts groups of requests while the queue has room. A single request counts from `now`, which was read just
+    /// before: as in perftest, the clock is read once per request.
     fn post(&mut self, queue_pair: usize, goal: u64, now: Instant) -> Result<()> {
         let sender = &self.senders[queue_pair];
         let room = self.depth - (sender.posted - sender.completed);
@@ -451,7 +450,7 @@ impl<'a> Pipeline<'a> {
         }
         let pair = &self.pairs.all()[queue_pair];
         let (slots, every) = (self.layout.slots, self.every);
-        // Both go on with the messages: to divide each number would take longer.
+        // Both advance with the messages, which is cheaper than a division for each.
         let (mut slot, mut signalled) = (first % slots, first + every - 1);
         let mut next = first;
         while next < first + count {
@@ -472,7 +471,7 @@ impl<'a> Pipeline<'a> {
             posted.map_err(|batch| batch.error)?;
             made?;
             let sender = &mut self.senders[queue_pair];
-            // The groups whose last request is in this list.
+            // Groups whose last request is in this list.
             let groups = next / every - sender.posted / every;
             sender.posted = next;
             if groups > 0 {
@@ -482,12 +481,12 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// The request number `number` of a queue pair, from or to a slot.
+    /// Makes request number `number` of a queue pair, from or to a slot.
     #[inline]
     fn request(&mut self, queue_pair: usize, number: u64, slot: u64) -> Result<SendRequest> {
         let offset = self.layout.offset(queue_pair, slot);
         let id = id(queue_pair, number);
-        // The segment first: a request is long, and each call that it goes through may copy it.
+        // Build the segment first: a request is long, and each call in between may copy it.
         Ok(match self.plan.verb.operation() {
             Operation::Read => {
                 let segment = self.memory.incoming.segment(offset, self.size)?;
@@ -510,7 +509,7 @@ impl<'a> Pipeline<'a> {
                     Operation::Send => SendRequest::send(id),
                     _ => SendRequest::write(id, self.remote.incoming.at(offset)),
                 };
-                // Inline if the bytes are short, and in host memory.
+                // Inline if the bytes are few and in host memory.
                 let outgoing = &self.memory.outgoing;
                 match self.inline.is_empty() || outgoing.host_buffer().is_none() {
                     true => request.segment(outgoing.segment(offset, self.size)?),
@@ -523,10 +522,10 @@ impl<'a> Pipeline<'a> {
         })
     }
 
-    /// Waits for a completion, and takes all that are there. Returns one time for all of them: to look at
-    /// the clock for each would take a tenth of what a short message takes.
+    /// Waits for a completion, and takes all that are available. Returns one time for all of them, because reading the
+    /// clock for each would take a tenth of the time of a short message.
     fn complete(&mut self, wait: &mut Wait, observe: Observe<'_>) -> Result<Instant> {
-        // Another poll, after the last completion that can come, would only take time.
+        // After the last completion that can arrive, another poll would only waste time.
         let most = match self.plan.verb.operation() {
             Operation::Send => MOST_COMPLETIONS,
             _ => {
@@ -598,7 +597,7 @@ impl<'a> Pipeline<'a> {
 
     /// Checks the results of the atomics that have completed, up to this number.
     fn check_results(&self, queue_pair: usize, number: u64) -> Result<()> {
-        // A counter that only this queue pair changes.
+        // Only this queue pair changes the counter.
         for number in self.senders[queue_pair].completed..=number {
             let offset = self.layout.offset(queue_pair, number % self.layout.slots);
             let found = self.memory.outgoing.word(offset)?;
@@ -608,12 +607,12 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// The number of messages that were sent by each queue pair, or striped.
+    /// Returns the number of messages that were sent by each queue pair, or striped.
     pub(super) fn messages(&self) -> Vec<u64> {
         self.senders.iter().map(|sender| sender.completed).collect()
     }
 
-    /// Takes completions without waiting: receives are posted again while the peer sends.
+    /// Takes completions without waiting, and posts receives again while the peer sends.
     pub(super) fn serve(&mut self, wait: &mut Wait, observe: Observe<'_>) -> Result<bool> {
         match self.pairs.poll(wait)? {
             Some(completion) => {
@@ -626,8 +625,8 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Polls without messages of its own until `ended`: a soft device answers requests in the poll at
-    /// once, and after a wake-up of its thread otherwise.
+    /// Polls until `ended` without sending. While it polls, a soft device answers requests at once, and otherwise only
+    /// after its thread wakes up.
     pub(super) fn answer(
         &self,
         observe: Observe<'_>,
@@ -662,8 +661,8 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// Compares the bytes that arrived at this end, where `theirs` is how many messages each queue
-    /// pair of the peer sent here; returns the number of bytes.
+    /// Compares the bytes that arrived at this end; returns their number. `theirs` says how many messages each queue
+    /// pair of the peer sent here.
     pub(super) fn verify(&self, theirs: &[u64]) -> Result<u64> {
         let operation = self.plan.verb.operation();
         let arrived = match operation {
@@ -701,7 +700,7 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// The error of a peer that sent counts for other queue pairs than the plan has.
+/// Fails if the peer sent counts for other queue pairs than the plan has.
 pub(super) fn check_counts(plan: &Plan, counts: &[u64]) -> Result<(), Error> {
     match counts.len() == plan.sequences() as usize {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! What the connecting end asks for.
+//! The connecting end's choice of what to measure.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use super::threshold::Thresholds;
 use super::verb::{Metric, Operation, Verb};
 use crate::error::MOST_SECONDS;
 
-/// The longest message, and about the most memory that each end registers twice.
+/// Maximum length of a message, and roughly the maximum memory that each end registers twice.
 pub const MOST_BYTES: u64 = 1 << 30;
-/// Bytes of all slots of an end, unless one message is longer.
+/// Bytes of all slots of an end, unless a single message is longer.
 const SLOT_BYTES: u64 = 64 << 20;
-/// The most messages of a queue pair that are sent before they are compared, unless more are in flight.
+/// Maximum number of messages that a queue pair sends before they are compared, unless more are in flight.
 const MOST_OF_ROUND: u64 = 1024;
-/// The distance of slots is a multiple of this: a cache line.
+/// Slots are aligned to this, a cache line.
 const ALIGNMENT: u64 = 64;
-/// The most queue pairs, and the most sizes.
+/// Maximum number of queue pairs, and of sizes.
 const MOST_ENTRIES: usize = 64;
-/// The most requests in flight of a queue pair.
+/// Maximum number of requests in flight per queue pair.
 const MOST_DEPTH: u32 = 8192;
-/// The least time of a warm-up before latencies: the first messages of a process are slower than all
-/// others, until its threads have found their CPUs and the CPUs their clock.
+/// Minimum duration of a warm-up before latencies. The first messages of a process are slower than all others, until
+/// its threads have found their CPUs and the CPUs their clock rate.
 const SETTLING: Duration = Duration::from_millis(100);
-/// The longest time for one size.
+/// Maximum time for one size.
 const A_DAY: f64 = MOST_SECONDS as f64;
 
-/// How much is measured of each size.
+/// How much to measure of each size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
@@ -39,7 +39,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// The most messages, and the most time.
+    /// Returns the most messages, and the most time.
     pub(super) fn limits(self) -> (u64, Option<Duration>) {
         match self {
             Self::Iterations(iterations) => (iterations, None),
@@ -48,14 +48,14 @@ impl Amount {
     }
 }
 
-/// Who sends where bandwidth is measured.
+/// Which ends send when bandwidth is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// The connecting end.
     #[default]
     OneWay,
-    /// Both ends at the same time; figures count both together.
+    /// Both ends at the same time. Figures are the sums of both.
     BothWays,
 }
 
@@ -70,102 +70,101 @@ pub enum AtomicKind {
     CompareSwap,
 }
 
-/// Whether the bytes are compared.
+/// Whether to compare the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verification {
     /// They are not.
     #[default]
     Off,
-    /// The last message in each slot, after each size, where it arrived: in GPU memory by a kernel.
+    /// After each size, the last message in each slot is compared where it arrived: in GPU memory by a kernel.
     Last,
-    /// Every message where it arrived, the warm-up included. Messages go in rounds that are
-    /// compared before their slots are used again.
+    /// Every message is compared where it arrived, including the warm-up. Messages go in rounds, which are compared
+    /// before their slots are used again.
     On,
 }
 
-/// How a message uses several queue pairs.
+/// How messages use several queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Striping {
-    /// Each queue pair has messages of its own.
+    /// Each queue pair has its own messages.
     #[default]
     Off,
-    /// One message after the other, each in parts over all queue pairs.
+    /// One message at a time, in parts over all queue pairs.
     On,
 }
 
-/// How often the sizes are measured.
+/// How often to measure the sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repetition {
     /// Once.
     #[default]
     Once,
-    /// Again and again, until an end stops; a report then has the last round.
+    /// Repeat until an end stops. A report then contains the last round.
     Endless,
 }
 
-/// What is measured. The connecting end chooses it, the listening end may refuse.
+/// What to measure. The connecting end chooses it; the listening end may refuse.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The operation and the figure.
     pub verb: Verb,
-    /// The lengths of messages, in the order of measuring.
+    /// Message lengths, in the order of measurement.
     pub sizes: Vec<u64>,
-    /// How much of each size.
+    /// How much to measure of each size.
     pub amount: Amount,
-    /// Messages of each queue pair, or round trips, before the measured ones. Before latencies they are
-    /// more if these take less than 0.1 s; 0 leaves the warm-up out.
+    /// Messages of each queue pair, or round trips, before the measured ones. Before latencies, there are more if these
+    /// take less than 0.1 s. With 0 there is no warm-up.
     pub warm_up: u64,
     /// The number of queue pairs.
     pub queue_pairs: u32,
     /// Whether a message is striped over them.
     #[serde(default)]
     pub striping: Striping,
-    /// Requests in flight of each queue pair, where bandwidth is measured.
+    /// Requests in flight per queue pair, for bandwidth.
     pub tx_depth: u32,
-    /// Receives that are posted for each queue pair.
+    /// Receives to post for each queue pair.
     pub rx_depth: u32,
-    /// One request in this many has a completion, where bandwidth is measured.
+    /// One request in this many has a completion, for bandwidth.
     pub signal_every: u32,
-    /// Up to this many requests are posted in one call, where bandwidth is measured.
+    /// Up to this many requests are posted in one call, for bandwidth.
     pub post_list: u32,
-    /// Messages in host memory up to this length are sent inline.
+    /// Messages up to this length are sent inline from host memory.
     pub inline: u32,
     /// Who sends.
     pub direction: Direction,
     /// The atomic operation.
     pub atomic: AtomicKind,
-    /// The path MTU in bytes; the largest that the path carries if it is `None`.
+    /// Path MTU in bytes; if `None`, the largest that the path carries.
     pub mtu: Option<u32>,
-    /// Whether the bytes are compared.
+    /// Whether to compare the bytes.
     pub verify: Verification,
     /// The seed of the patterns.
     pub seed: u32,
-    /// How long one request may take; a second longer for each 64 MiB.
+    /// Time limit of one request, extended by a second for each 64 MiB.
     pub timeout_ms: u64,
-    /// How often the sizes are measured.
+    /// How often to measure the sizes.
     #[serde(default)]
     pub repetition: Repetition,
-    /// The exponent of the time to an acknowledgement, 4.096 us times a power of two, with 7 retries;
-    /// the one that `timeout_ms` allows if it is `None`.
+    /// ACK timeout exponent: 4.096 us times two to this power, with 7 retries. If `None`, derived from `timeout_ms`.
     #[serde(default)]
     pub ack_timeout: Option<u8>,
-    /// The service level of kernel devices.
+    /// Service level, for kernel devices.
     #[serde(default)]
     pub service_level: u8,
-    /// The traffic class of kernel devices.
+    /// Traffic class, for kernel devices.
     #[serde(default)]
     pub traffic_class: u8,
 }
 
-/// What the connecting end asks for.
+/// The connecting end's request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     /// What is measured.
     pub plan: Plan,
-    /// What every size has to keep.
+    /// Thresholds for every size.
     #[serde(default)]
     pub thresholds: Thresholds,
 }
@@ -181,76 +180,76 @@ pub enum PlanError {
     /// A message of 0 bytes.
     #[error("a message of 0 bytes carries nothing to measure: use at least 1 byte")]
     EmptyMessage,
-    /// A message that is longer than the memory that is registered.
+    /// A message longer than the registered memory.
     #[error(
         "a message of {size} bytes is larger than the registered memory: use at most {MOST_BYTES} (1G)"
     )]
     LongMessage { size: u64 },
-    /// An atomic operation on another length.
+    /// An atomic operation with a length other than 8 bytes.
     #[error("an atomic operation has 8 bytes, not {0}: leave out the size")]
     AtomicSize(u64),
     /// Nothing to measure.
     #[error("0 iterations measure nothing: use at least 1")]
     NoIterations,
-    /// A duration that is not one.
+    /// An invalid duration.
     #[error("a size cannot be measured for {0} seconds: use more than 0, and at most a day")]
     Seconds(String),
     /// Too few or too many queue pairs.
     #[error("{0} queue pairs are not possible: use 1 to {MOST_ENTRIES}")]
     QueuePairs(u32),
-    /// Several queue pairs where one request is in flight.
+    /// Several queue pairs for a measurement with one request in flight.
     #[error("{verb} has one request in flight: use 1 queue pair instead of {queue_pairs}")]
     LatencyQueuePairs { verb: Verb, queue_pairs: u32 },
-    /// Both directions where one request is in flight.
+    /// Both directions for a measurement with one request in flight.
     #[error(
         "{0} has one request in flight, so it cannot run in both directions: measure a bandwidth instead"
     )]
     LatencyDirection(Verb),
-    /// A message over several queue pairs that cannot be divided.
+    /// A message size that cannot be divided over the queue pairs.
     #[error("messages of {0} cannot be striped over queue pairs: use write-bw or read-bw")]
     StripedVerb(Verb),
-    /// A message over one queue pair.
+    /// Striping over a single queue pair.
     #[error("a message cannot be striped over 1 queue pair: use at least 2")]
     StripedOverOne,
     /// Parts without a completion.
     #[error("every part of a striped message completes, not one in {0}: use 1")]
     StripedSignals(u32),
-    /// Parts that are sent inline.
+    /// Striped parts that are sent inline.
     #[error("striped messages cannot be sent inline up to {0} bytes: use 0")]
     StripedInline(u32),
-    /// A depth that no queue has.
+    /// An unsupported queue depth.
     #[error("{0} requests in flight are not possible: use 1 to {MOST_DEPTH}")]
     Depth(u32),
-    /// Fewer completions than requests fit.
+    /// Fewer completions than the queue needs.
     #[error(
         "one completion in {every} requests needs at least {every} requests in flight: use 1 to {depth}, or \
          a larger depth"
     )]
     SignalEvery { every: u32, depth: u32 },
-    /// No request in a call.
+    /// No requests per call.
     #[error("0 requests per call post nothing: use at least 1")]
     PostList,
-    /// A path MTU that does not exist.
+    /// An invalid path MTU.
     #[error("{0} bytes is not a valid path MTU: use 256, 512, 1024, 2048 or 4096")]
     Mtu(u32),
-    /// A path MTU that the path does not carry.
+    /// A path MTU that the path cannot carry.
     #[error(
         "the path carries packets of {path} bytes, not {asked}: leave out the path MTU, or \
          raise the interfaces' MTU"
     )]
     LongMtu { asked: usize, path: usize },
-    /// A lowest rate where latency is measured.
+    /// A minimum rate for a latency measurement.
     #[error("{0} measures a latency, not a rate: limit the latency instead")]
     RateOfLatency(Verb),
-    /// A service level that no packet has.
+    /// An invalid service level.
     #[error("service level {0} does not exist: use 0 to 15")]
     ServiceLevel(u8),
-    /// An exponent of a time that no queue pair has.
+    /// An invalid ACK timeout exponent.
     #[error(
         "an acknowledgement timeout of 4.096 us * 2^{0} is not possible: use an exponent of 0 to 31"
     )]
     AckTimeout(u8),
-    /// A class of packets where no NIC sends them.
+    /// A service level or traffic class for a soft device.
     #[error(
         "service level {service_level} and traffic class {traffic_class} apply to kernel devices, but \
          {device} is a soft device: leave them out, or use kernel devices at both ends"
@@ -263,13 +262,13 @@ pub enum PlanError {
     /// No time for a request.
     #[error("a request cannot complete in 0 seconds: use at least 1")]
     NoTimeout,
-    /// A deadline that never passes.
+    /// A deadline above the maximum.
     #[error("a request may not take {0} seconds: use at most {MOST_SECONDS} (a day)")]
     LongTimeout(u64),
 }
 
 impl Plan {
-    /// The usual plan of a verb: one size, as perftest has it.
+    /// Returns the usual plan of a verb: one size, as perftest has it.
     pub fn new(verb: Verb) -> Self {
         let (size, iterations) = match (verb.operation(), verb.metric()) {
             (Operation::Atomic, _) => (8, 1000),
@@ -304,7 +303,7 @@ impl Plan {
         }
     }
 
-    /// Every power of two from 2 bytes to 8 MiB, as perftest's `-a`; 8 bytes for atomic operations.
+    /// Returns every power of two from 2 bytes to 8 MiB, like perftest's `-a`; 8 bytes for atomic operations.
     pub fn all_sizes(verb: Verb) -> Vec<u64> {
         match verb.operation() {
             Operation::Atomic => vec![8],
@@ -382,7 +381,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Refuses what `device` cannot do of this plan.
+    /// Refuses parts of the plan that `device` does not support.
     pub(super) fn check_device(&self, device: &Device) -> Result<(), PlanError> {
         let (service_level, traffic_class) = (self.service_level, self.traffic_class);
         if device.provider() == Provider::Soft && (service_level, traffic_class) != (0, 0) {
@@ -411,7 +410,7 @@ impl Plan {
         }
     }
 
-    /// The number of each size to measure, in their order.
+    /// Returns the number of each size to measure, in their order.
     pub(super) fn rows(&self) -> Box<dyn Iterator<Item = usize>> {
         let once = 0..self.sizes.len();
         match self.repetition {
@@ -420,7 +419,7 @@ impl Plan {
         }
     }
 
-    /// How many sequences of messages there are: one of each queue pair, or one for all.
+    /// Returns how many sequences of messages there are: one of each queue pair, or one for all.
     pub(super) const fn sequences(&self) -> u32 {
         match self.striping {
             Striping::Off => self.queue_pairs,
@@ -428,7 +427,7 @@ impl Plan {
         }
     }
 
-    /// The requested path MTU.
+    /// Returns the requested path MTU.
     pub(super) fn path_mtu(&self) -> Result<Option<Mtu>, PlanError> {
         self.mtu
             .map(|bytes| {
@@ -440,12 +439,12 @@ impl Plan {
             .transpose()
     }
 
-    /// How long one request, or one step of the other end, may take.
+    /// Returns how long one request, or one step of the other end, may take.
     pub(super) fn limit(&self, size: u64) -> Duration {
         Duration::from_millis(self.timeout_ms) + Duration::from_secs(size / (64 << 20))
     }
 
-    /// How long the measurement of one size may take: with a number of iterations, as if the path
+    /// Returns how long the measurement of one size may take. A number of iterations is converted as if the path
     /// carried 1 MB/s and a message took 10 ms.
     pub(super) fn phase_limit(&self, size: u64) -> Duration {
         let measured = match self.amount {
@@ -465,7 +464,7 @@ impl Plan {
             .saturating_add(Duration::from_millis(ms).min(most))
     }
 
-    /// How long a warm-up lasts at least.
+    /// Returns how long a warm-up lasts at least.
     pub(super) fn settling(&self) -> Duration {
         match self.verb.metric() {
             Metric::Latency if self.warm_up > 0 => SETTLING,
@@ -473,15 +472,15 @@ impl Plan {
         }
     }
 
-    /// Returns whether messages go in rounds, which are compared one by one. Results of atomic
-    /// operations, and messages that go back and forth, are compared one by one.
+    /// Returns whether messages go in rounds. Results of atomic operations, and messages that go back and forth, are
+    /// instead compared one by one.
     pub(super) fn has_rounds(&self) -> bool {
         self.verify == Verification::On
             && self.verb.operation() != Operation::Atomic
             && !self.verb.is_ping_pong()
     }
 
-    /// The slots of one size.
+    /// Returns the slots of one size.
     pub(super) fn layout(&self, size: u64) -> Layout {
         let stride = size.next_multiple_of(ALIGNMENT);
         let sequences = u64::from(self.sequences());
@@ -510,7 +509,7 @@ impl Plan {
         }
     }
 
-    /// The bytes of memory that each end registers for each of its two buffers.
+    /// Returns the bytes of memory that each end registers for each of its two buffers.
     pub(super) fn registered_bytes(&self) -> u64 {
         let sizes = self.sizes.iter();
         sizes
@@ -519,8 +518,7 @@ impl Plan {
             .unwrap_or_default()
     }
 
-    /// Returns whether bytes of an end arrive at the other one: those that it sends, or offers for
-    /// READ.
+    /// Returns whether bytes of this end arrive at the other: bytes that it sends, or offers for READ.
     pub(super) fn has_data_from(&self, role: Role) -> bool {
         let source = match self.verb.operation() {
             Operation::Read => Role::Server,
@@ -529,9 +527,9 @@ impl Plan {
         self.direction == Direction::BothWays || self.verb.is_ping_pong() || role == source
     }
 
-    /// The seed of the pattern in a slot.
+    /// Returns the seed of the pattern in a slot.
     pub(super) fn pattern(&self, of: Pattern) -> u32 {
-        // With one seed, words of different indices differ. Queue pairs and slots have 6 and 13 bits.
+        // Under one seed, words at different indices differ. Queue pairs and slots take 6 and 13 bits.
         let end = match of.sender {
             Role::Client => 0,
             Role::Server => 1,
@@ -541,8 +539,8 @@ impl Plan {
     }
 }
 
-/// The seed of another pattern: no byte of its first word is the one there, so that a message of 4 bytes
-/// or fewer, too, cannot be taken for another.
+/// Returns the seed of a different pattern. Every byte of its first word differs, so that even a message of 4 bytes or
+/// fewer cannot be mistaken for the other.
 pub(super) fn other_seed(seed: u32) -> u32 {
     let first = pattern_word(seed, 0).to_le_bytes();
     let is_other = |candidate: &u32| {
@@ -553,18 +551,18 @@ pub(super) fn other_seed(seed: u32) -> u32 {
     candidates.find(is_other).unwrap_or(!seed)
 }
 
-/// The end of a run.
+/// Which end of a run a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// It connects and chooses the plan.
+    /// It connects, and chooses the plan.
     Client,
     /// It listens.
     Server,
 }
 
 impl Role {
-    /// The other end.
+    /// Returns the other end.
     pub(super) const fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,
@@ -573,7 +571,7 @@ impl Role {
     }
 }
 
-/// Which pattern: the bytes that `sender` sends, or offers for READ, from a slot.
+/// Identifies a pattern: the bytes that `sender` sends, or offers for READ, from a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pattern {
     pub(super) row: usize,
@@ -582,9 +580,8 @@ pub(super) struct Pattern {
     pub(super) slot: u64,
 }
 
-/// The places of messages in a buffer: each sequence of messages has slots, and its message number `n`
-/// uses slot `n` modulo their number. A sequence has the number of its queue pair; a striped one is the
-/// only one.
+/// Places of messages in a buffer. Each sequence of messages has its own slots, and message number `n` uses slot `n`
+/// modulo the number of slots. A sequence has the number of its queue pair; with striping there is a single sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     stride: u64,
@@ -593,7 +590,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The offset of a slot.
+    /// Returns the offset of a slot.
     pub(super) fn offset(&self, queue_pair: usize, slot: u64) -> u64 {
         (queue_pair as u64 * self.slots + slot) * self.stride
     }

@@ -1,4 +1,4 @@
-//! The messages between the two ends.
+//! Messages between the two ends.
 
 use gdr_rdma::Service;
 use serde::{Deserialize, Serialize};
@@ -9,9 +9,9 @@ use super::round_trips::Immediates;
 use crate::error::{PeerError, Result};
 use crate::memory_facts::MemoryFacts;
 
-/// What both ends speak, as their greetings name it.
+/// Name of the service in the greetings of both ends.
 pub const SERVICE: Service = Service::new("gdr-transfer");
-/// The version of the protocol.
+/// Version of the protocol.
 pub(super) const VERSION: u32 = 6;
 
 /// A message. The connecting end sends the first.
@@ -22,14 +22,14 @@ pub(super) enum Message {
     Ask(Box<Ask>),
     /// The listening end accepts.
     Ready(Box<Offer>),
-    /// The connecting end has chosen the path MTU, as the InfiniBand specification codes it.
+    /// The connecting end has chosen the path MTU, encoded as in the InfiniBand specification.
     Agreed { mtu: u8 },
     /// An end has filled its memory for the next size and posted its receives.
     Prepared { row: usize },
-    /// The connecting end begins a round: how many messages each queue pair sends, and whether they are
-    /// measured. One of 0 messages ends the rounds of a size.
+    /// The connecting end begins a round: how many messages each queue pair sends, and whether they are measured. A
+    /// round of 0 messages ends a size.
     Round { messages: u64, phase: Phase },
-    /// An end has sent all of a size: the messages of each queue pair, or those that were striped.
+    /// An end has sent all of a size: the messages of each queue pair, or the striped messages.
     Sent { messages: Vec<u64> },
     /// The listening end has measured and compared a size.
     Measured(Measured),
@@ -45,7 +45,7 @@ pub(super) enum Phase {
     Measured,
 }
 
-/// What the connecting end asks for.
+/// The connecting end's request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Ask {
     pub(super) version: u32,
@@ -54,7 +54,7 @@ pub(super) struct Ask {
     pub(super) end: TransferEnd,
 }
 
-/// What the listening end offers.
+/// The listening end's offer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Offer {
     pub(super) end: TransferEnd,
@@ -65,16 +65,16 @@ pub(super) struct Offer {
 /// What the listening end measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
-    /// The messages of the warm-up that it sent.
+    /// Warm-up messages that it sent.
     pub(super) warm_up: u64,
-    /// The messages that it sent in the measured time, and how long that took.
+    /// Messages that it sent in the measured time, and the length of that time.
     pub(super) messages: u64,
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
     pub(super) verified_bytes: u64,
 }
 
-/// Whether WRITEs to an end with this memory need an immediate in a round trip.
+/// Returns whether WRITEs to an end with this memory need an immediate in a round trip.
 pub(super) fn immediates(memory: &MemoryFacts) -> Immediates {
     match memory.kind.as_str() {
         "host" => Immediates::No,

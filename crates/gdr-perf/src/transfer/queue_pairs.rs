@@ -1,4 +1,4 @@
-//! The queue pairs of one end, and their completion queue.
+//! Queue pairs of one end, and their completion queue.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use crate::transfer::report::{Observe, TransferEvent};
 
 /// Empty polls between two readings of the clock.
 const POLLS: u32 = 32;
-/// Readings of the clock between two looks at what takes a system call.
+/// Readings of the clock between two actions that need a system call.
 const READINGS: u32 = 8;
-/// Messages of the peer between two readings of the clock, which take time of the other end's.
+/// Messages of the peer between two readings of the clock, which slow the other end down.
 const MESSAGES: u32 = 64;
 /// How often a wait notifies the observer, which may stop the run.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The queue pairs of one end.
+/// Queue pairs of one end.
 pub(super) struct QueuePairs {
     pairs: Vec<QueuePair>,
     queue: CompletionQueue,
@@ -72,7 +72,7 @@ impl QueuePairs {
         Ok(self.pairs[number].connect(peer, &options)?)
     }
 
-    /// The next completion, which is a success of `wait.operation`.
+    /// Polls for the next completion, which must be a success of `wait.operation`.
     pub(super) fn poll(&self, wait: &Wait) -> Result<Option<Completion>> {
         let completion = self.queue.poll()?;
         if let Some(completion) = &completion {
@@ -81,7 +81,7 @@ impl QueuePairs {
         Ok(completion)
     }
 
-    /// Appends up to `most` completions, which are successes of `wait.operation`; returns how many.
+    /// Appends up to `most` completions, which must be successes of `wait.operation`; returns how many.
     pub(super) fn poll_into(
         &self,
         wait: &Wait,
@@ -96,17 +96,17 @@ impl QueuePairs {
     }
 }
 
-/// A wait for what the peer does next: its deadline, and the observer that may stop it.
+/// A wait for the peer's next action: its deadline, and the observer that may stop it.
 pub(super) struct Wait {
     operation: &'static str,
     size: u64,
-    /// How long it may be until something happens.
+    /// How long it may take until something happens.
     limit: Duration,
-    /// When the peer must have sent everything, and how long that is.
+    /// Time by which the peer must have sent everything, and the length of that limit.
     end: (Instant, Duration),
     messages: u32,
     polls: u32,
-    /// When the wait began, as far as the clock was read since.
+    /// When the wait began, as far as the clock has been read since.
     last: Instant,
     /// Something happened after that.
     progressed: bool,
@@ -129,20 +129,21 @@ impl Wait {
         }
     }
 
-    /// Like [`Wait::new`], for an end that sees nothing of what the peer does until it has sent everything.
+    /// Like [`Wait::new`], for an end that sees nothing of the peer until it has sent everything.
     pub(super) fn for_all(plan: &Plan, size: u64) -> Self {
         let wait = Self::new(plan, size);
         let (_, limit) = wait.end;
         Self { limit, ..wait }
     }
 
-    /// Something happened: the deadline starts again.
+    /// Records that something happened: the deadline starts again.
     pub(super) fn progress(&mut self) {
         self.progressed = true;
         self.polls = 0;
     }
 
-    /// A message of the peer came, which may send without a pause and without an end.
+    /// Counts a message of the peer, which may send without a pause and without end. Checks the limit, and lets the
+    /// observer stop the run, once per `MESSAGES`.
     pub(super) fn arrived(&mut self, observe: Observe<'_>) -> Result<()> {
         self.progress();
         self.messages = self.messages.wrapping_add(1);
@@ -164,8 +165,8 @@ impl Wait {
         }
     }
 
-    /// Nothing happened. Returns now and then that the caller may look at what is too slow to be looked
-    /// at each time.
+    /// Records that nothing happened. Now and then returns that the caller may check what is too slow to be checked
+    /// each time.
     pub(super) fn idle(&mut self, observe: Observe<'_>) -> Result<bool> {
         self.polls = self.polls.wrapping_add(1);
         if !self.polls.is_multiple_of(POLLS) {
@@ -193,12 +194,12 @@ impl Wait {
     }
 }
 
-/// The identifier of a request: its queue pair and its number.
+/// Returns the identifier of a request: its queue pair and its number.
 pub(super) fn id(queue_pair: usize, number: u64) -> WrId {
     WrId((queue_pair as u64) << 56 | (number & NUMBER))
 }
 
-/// The queue pair and the number of a request, of at most 56 bits.
+/// Returns the queue pair and the number of a request; the number has at most 56 bits.
 pub(super) fn of_id(id: WrId) -> (usize, u64) {
     ((id.0 >> 56) as usize, id.0 & NUMBER)
 }

@@ -13,7 +13,7 @@ use crate::report::{ProcessFacts, Schema};
 use crate::stats::{Bucket, Samples, Summary};
 use crate::wire::Wire;
 
-/// What happens during a measurement.
+/// Progress of a measurement.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum TransferEvent<'a> {
@@ -27,39 +27,39 @@ pub enum TransferEvent<'a> {
     Waiting,
 }
 
-/// An observer, which stops the run by a break.
+/// An observer, which breaks to stop the run.
 pub(super) type Observe<'a> = &'a mut dyn FnMut(TransferEvent<'_>) -> ControlFlow<()>;
 
-/// The result of a measurement; each end has one.
+/// Result of a measurement; each end has one.
 #[derive(Clone, Debug, Serialize)]
 pub struct TransferReport {
     /// `gdr.perf`.
     #[serde(flatten)]
     pub schema: Schema,
-    /// The end that wrote this.
+    /// The end that wrote this report.
     pub role: Role,
-    /// Whether a GPU was simulated; the figures then describe no hardware.
+    /// Whether a GPU was simulated. If so, the figures do not describe hardware.
     pub simulated: bool,
     /// What was measured.
     pub plan: Plan,
     /// The path MTU in bytes.
     pub path_mtu: usize,
-    /// The wire of what this end sent; `None` before the end of the measurement, and for a kernel device.
+    /// The wire that carried what this end sent; `None` before the end of the measurement, and for a kernel device.
     pub wire: Option<Wire>,
     /// The end that connected.
     pub client: TransferEnd,
     /// The end that listened.
     pub server: TransferEnd,
-    /// What every size had to keep.
+    /// Thresholds for every size.
     pub thresholds: Thresholds,
-    /// By size, in the order of the plan.
+    /// In the order of the plan's sizes.
     pub rows: Vec<TransferRow>,
-    /// Whether every row kept the thresholds.
+    /// Whether every row meets the thresholds.
     pub passed: bool,
 }
 
 impl TransferReport {
-    /// Keeps the row of a size, in the place of the one of an earlier round.
+    /// Stores the row of a size, replacing the row of an earlier round.
     pub(super) fn keep(&mut self, row: usize, measured: TransferRow) {
         self.passed &= measured.failures.is_empty();
         match self.rows.get_mut(row) {
@@ -81,30 +81,30 @@ pub struct TransferEnd {
     pub memory: MemoryFacts,
 }
 
-/// One size. Figures of both directions are added.
+/// One size. Figures are the sums of both directions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TransferRow {
     /// Bytes of a message.
     pub size: u64,
-    /// Messages of the warm-up, counted as the measured ones.
+    /// Warm-up messages, counted like the measured ones.
     pub warm_up: u64,
-    /// Measured messages; of round trips, the messages in one direction.
+    /// Measured messages; for round trips, the messages in one direction.
     pub messages: u64,
     /// From the first request to the last completion.
     pub seconds: f64,
-    /// Payload in 10^9 bytes in a second.
+    /// Payload in 10^9 bytes per second.
     pub gb_per_s: f64,
-    /// Payload in 10^9 bits in a second.
+    /// Payload in 10^9 bits per second.
     pub gbit_per_s: f64,
-    /// Millions of messages in a second.
+    /// Millions of messages per second.
     pub mpps: f64,
-    /// From the request to its completion, or half of a round trip, at the connecting end.
+    /// Time from request to completion, or half of a round trip, at the connecting end.
     pub latency: LatencyDistribution,
     /// CPU seconds of the processes in this time.
     pub cpu: CpuSeconds,
-    /// Compared bytes at both ends; `None` if nothing was compared.
+    /// Bytes compared at both ends; `None` if nothing was compared.
     pub verified_bytes: Option<u64>,
-    /// The thresholds that were not kept.
+    /// Thresholds that were not met.
     pub failures: Vec<String>,
 }
 
@@ -123,16 +123,15 @@ pub struct LatencyDistribution {
     /// Its figures.
     #[serde(flatten)]
     pub summary: Summary,
-    /// 9999 of 10000 are no longer than this.
+    /// 99.99 % of the latencies are at most this long.
     pub p9999_ns: f64,
-    /// All latencies in buckets of 0.1 % width, without the empty ones. Only the connecting end has
-    /// them.
+    /// All latencies in buckets of 0.1 % width, without empty buckets. Only at the connecting end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub histogram: Vec<Bucket>,
 }
 
 impl LatencyDistribution {
-    /// The figures of samples.
+    /// Computes the figures of samples.
     pub(super) fn of(samples: &Samples) -> Result<Self> {
         Ok(Self {
             summary: samples.summary()?,

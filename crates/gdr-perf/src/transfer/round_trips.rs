@@ -1,8 +1,8 @@
-//! Messages back and forth, for the latency of WRITEs and SENDs.
+//! Messages that go back and forth, for the latency of WRITEs and SENDs.
 //!
-//! Where the receiver looks at it, each message ends with the number of its round, modulo 255, so that
-//! two rounds in a row differ. In host memory a WRITE is seen by that byte, as in `ib_write_lat`. The
-//! CPU does not watch GPU memory: there the WRITE has an immediate, and its receive completes.
+//! If the receiver looks at it, each message ends with the number of its round modulo 255, so that consecutive rounds
+//! differ. In host memory, a WRITE is detected by that byte, as in `ib_write_lat`. The CPU does not watch GPU memory:
+//! there, the WRITE has an immediate and completes a receive.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,14 @@ use super::verb::Operation;
 use crate::error::{Error, PeerError, Result};
 use crate::stats::Samples;
 
-/// The most requests for one completion.
+/// Maximum number of requests per completion.
 const MOST_UNSIGNALLED: u64 = 64;
 
-/// How often an end looks at its memory between two polls of the queue of a kernel device, which
-/// delivers messages without being polled. A poll takes much longer than a look.
+/// How often an end looks at its memory between two polls of a kernel device's queue. Such a device delivers messages
+/// without being polled, and a poll takes much longer than a look.
 const LOOKS: u32 = 64;
 
-/// How an end sees that a message arrived.
+/// How an end detects a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrival {
     /// By its last byte.
@@ -42,7 +42,7 @@ pub(super) struct RoundTrips<'a> {
     pairs: &'a QueuePairs,
     memory: &'a EndMemory,
     remote: Remote,
-    /// How this end sees messages.
+    /// How this end detects messages.
     arrival: Arrival,
     /// How often it looks at its memory between two polls.
     looks: u32,
@@ -52,18 +52,18 @@ pub(super) struct RoundTrips<'a> {
     marks: Marks,
     /// The bytes to send, if they are sent inline.
     inline: Vec<u8>,
-    /// The next request, if it was made while the peer had its turn.
+    /// The next request, if it was prepared during the peer's turn.
     next: Option<PreparedSend<'a>>,
     /// One request in this many has a completion.
     every: u64,
     sent: u64,
     completed: u64,
     received: u64,
-    /// Receives that completed and are not posted again yet: the answer goes first.
+    /// Receives that completed but are not posted again yet, because the answer goes first.
     used_receives: u64,
-    /// The last byte of the message before.
+    /// Last byte of the previous message.
     seen: u8,
-    /// The first message that was wrong.
+    /// The first wrong message.
     wrong: Option<Error>,
 }
 
@@ -81,11 +81,11 @@ pub(super) enum Immediates {
 enum Marks {
     /// The peer watches its memory, or compares it.
     Read,
-    /// The completion of the receive shows the peer all that it needs.
+    /// The completion of a receive tells the peer all it needs.
     Unread,
 }
 
-/// The last byte of a message, which differs from the round before.
+/// Returns the last byte of a message, which differs from the round before.
 fn mark(round: u64) -> u8 {
     (round % 255) as u8 + 1
 }
@@ -152,8 +152,8 @@ impl<'a> RoundTrips<'a> {
         Ok(trips)
     }
 
-    /// The pattern of a message of `sender`: the message before had another, so that a message which does
-    /// not arrive cannot pass.
+    /// Returns the pattern of a message of `sender`. The previous message had a different one, so that a message which
+    /// does not arrive cannot pass.
     fn seed(&self, sender: Role, number: u64) -> u32 {
         let seed = self.plan.pattern(Pattern {
             row: self.row,
@@ -176,7 +176,7 @@ impl<'a> RoundTrips<'a> {
         Ok(self.pairs.all()[0].post_recv(request)?)
     }
 
-    /// Posts the receives again that completed.
+    /// Posts receives again that have completed.
     fn post_used_receives(&mut self) -> Result<()> {
         for _ in 0..std::mem::take(&mut self.used_receives) {
             self.post_receive()?;
@@ -211,8 +211,7 @@ impl<'a> RoundTrips<'a> {
         }
     }
 
-    /// The request of the next message, whose bytes are in memory when it is sent, if they are not
-    /// inline.
+    /// Returns the request of the next message. Unless they are inline, its bytes must be in memory when it is sent.
     fn request(&mut self) -> Result<SendRequest> {
         let mark = mark(self.sent);
         let mut request = match self.plan.verb.operation() {
@@ -233,14 +232,14 @@ impl<'a> RoundTrips<'a> {
             }
             None => request.segment(self.memory.outgoing.segment(0, self.size)?),
         };
-        // An answer shows that a message arrived: completions only free the queue.
+        // An answer proves that a message arrived. Completions only free space in the queue.
         Ok(match (self.sent + 1).is_multiple_of(self.every) {
             true => request,
             false => request.unsignalled(),
         })
     }
 
-    /// What may be done while the peer has its turn: posts receives again, and makes the next request.
+    /// Does what is possible while the peer has its turn: posts receives again, and makes the next request.
     fn prepare(&mut self) -> Result<()> {
         self.post_used_receives()?;
         let request = self.request()?;
@@ -248,8 +247,8 @@ impl<'a> RoundTrips<'a> {
         Ok(())
     }
 
-    /// Waits for the peer's next message. With `ended`, which is asked now and then, the peer may end
-    /// the rounds instead; returns whether a message arrived.
+    /// Waits for the peer's next message. With `ended`, which is checked now and then, the peer may instead end the
+    /// rounds. Returns whether a message arrived.
     fn receive(
         &mut self,
         wait: &mut Wait,
@@ -271,7 +270,7 @@ impl<'a> RoundTrips<'a> {
                     self.check(completion.opcode, completion.byte_len)?;
                     self.used_receives += 1;
                     if self.used_receives == u64::from(self.plan.rx_depth) {
-                        // The peer's next message would find none.
+                        // The peer's next message would find no receive.
                         self.post_used_receives()?;
                     }
                     self.take()?;
@@ -310,13 +309,13 @@ impl<'a> RoundTrips<'a> {
         let found = buffer.load_u8(self.size - 1)?;
         Ok(match self.plan.verify {
             Verification::Off => found == mark(self.received),
-            // A wrong byte is a message, too.
+            // A message with a wrong byte counts as well.
             Verification::Last | Verification::On => found != self.seen,
         })
     }
 
-    /// Counts a message that arrived, and compares it if the plan says so. What is wrong is kept until
-    /// the rounds end: the peer waits for an answer.
+    /// Counts a message that arrived, and compares it if the plan says so. An error is kept until the rounds end,
+    /// because the peer waits for an answer.
     fn take(&mut self) -> Result<()> {
         if self.plan.verify != Verification::Off {
             let mut last = [0];
@@ -353,7 +352,7 @@ impl<'a> RoundTrips<'a> {
         }
     }
 
-    /// The next message of the peer, for an error.
+    /// Names the next message of the peer, for an error.
     fn name(&self) -> String {
         let operation = self.plan.verb.operation_name();
         let number = self.received;
@@ -376,8 +375,7 @@ impl<'a> RoundTrips<'a> {
         Ok(())
     }
 
-    /// Sends and waits for the answer, again and again. With `samples`, records half of each round
-    /// trip.
+    /// Repeatedly sends and waits for the answer. With `samples`, records half of each round trip.
     pub(super) fn lead(
         &mut self,
         amount: Amount,
@@ -396,8 +394,8 @@ impl<'a> RoundTrips<'a> {
         let mut posted = start;
         loop {
             self.send()?;
-            // A sample is the time from one message to the next, as perftest's is. After the post,
-            // reading the clock and all else takes no time of the round trip.
+            // A sample is the time from one message to the next, as in perftest. After the post, reading the clock and
+            // everything else costs no time of the round trip.
             let now = Instant::now();
             if messages > 0 {
                 keep(now.saturating_duration_since(posted));
@@ -438,12 +436,12 @@ impl<'a> RoundTrips<'a> {
         Ok(())
     }
 
-    /// The number of messages that this end sent.
+    /// Returns the number of messages that this end sent.
     pub(super) fn messages(&self) -> u64 {
         self.sent
     }
 
-    /// Checks that each of the `theirs` messages of the peer was compared and right; returns their bytes.
+    /// Checks that each of the peer's `theirs` messages was compared and correct; returns their bytes.
     pub(super) fn verify(&mut self, theirs: u64) -> Result<u64> {
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
@@ -464,8 +462,8 @@ mod tests {
     use crate::transfer::Verb;
     use crate::transfer::memory::LocalEnd;
 
-    /// What the server finds where of 300 messages one is changed as it arrives: not at all by `None`,
-    /// else one bit of a byte.
+    /// Returns what the server finds if one of 300 messages is changed as it arrives: not at all for `None`, otherwise
+    /// one bit of a byte.
     fn found(size: u64, changed: Option<(u64, u64)>) -> Result<u64> {
         let plan = Plan {
             sizes: vec![size],

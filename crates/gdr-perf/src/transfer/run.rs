@@ -32,8 +32,8 @@ use crate::wire::Wire;
 
 /// Connects to a peer that [serves](serve), and measures what the plan says.
 ///
-/// Without a key, the connection comes from the device's own address unless `end` names another: the
-/// peer accepts only the address of the connection as the RDMA address.
+/// Without a key, connects from the device's own address unless `end` names another: the peer accepts only the address
+/// of the connection as the RDMA address.
 ///
 /// # Errors
 /// [`crate::Error::Settings`] for a plan that cannot be measured; [`crate::Error::Peer`] if the peer refuses;
@@ -103,7 +103,7 @@ pub(super) fn serve_at(
     conversation.conclude(served)
 }
 
-/// One end after the plan is known.
+/// One end, once the plan is known.
 struct End<'a> {
     role: Role,
     device: &'a Device,
@@ -197,7 +197,7 @@ fn client(
     Ok(report)
 }
 
-/// The path MTU that the plan asks for, or the largest that both ends see.
+/// Returns the path MTU that the plan requests, or the largest that both ends can use.
 fn choose_mtu(device: &Device, plan: &Plan, offer: &Offer) -> Result<Mtu> {
     let path = common_mtu(device, &offer.end.device, offer.mtu)?;
     match plan.path_mtu().map_err(SettingsError::Plan)? {
@@ -289,7 +289,7 @@ fn server(
     Ok(report)
 }
 
-/// What an end does with the queue pairs while a size is measured.
+/// How an end uses the queue pairs while a size is measured.
 enum Work<'a> {
     InFlight(Pipeline<'a>),
     BackAndForth(RoundTrips<'a>),
@@ -350,7 +350,7 @@ struct Busy {
     cpu_seconds: f64,
 }
 
-/// A round of messages that are compared before the next one.
+/// A round of messages, which are compared before the next round.
 #[derive(Clone, Copy)]
 struct Round {
     row: usize,
@@ -383,15 +383,15 @@ impl Rounds {
     }
 }
 
-/// The CPU time of this process.
+/// Returns the CPU time of this process.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 impl End<'_> {
-    /// Makes queue pairs and connects them, before the first size, and again before each size where
-    /// receives of the size before are left over.
+    /// Creates queue pairs and connects them: before the first size, and before each size for which receives are left
+    /// over from the previous one.
     fn connect(&mut self, conversation: &mut Conversation, row: usize) -> Result<()> {
         let has_receives =
             self.plan.verb.operation() == Operation::Send || self.plan.verb.is_ping_pong();
@@ -451,12 +451,12 @@ impl End<'_> {
         }
     }
 
-    /// Returns whether this end polls while the peer sends, so that its answers take no wake-up.
+    /// Returns whether this end polls while the peer sends, so that its answers need no wake-up.
     fn answers_in_polls(&self) -> bool {
         self.plan.verb.metric() == Metric::Latency && self.device.provider() == Provider::Soft
     }
 
-    /// Waits until the peer has sent all of a size; returns the messages of each queue pair.
+    /// Waits until the peer has sent all of a size; returns the number of messages of each queue pair.
     fn peer_sent(
         &self,
         conversation: &mut Conversation,

@@ -1,4 +1,4 @@
-//! Thresholds that each size has to keep.
+//! Thresholds for every size.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +10,11 @@ use super::report::TransferRow;
 /// A rate with its unit: `80Gbps`, `10GB/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MinimumRate {
-    /// In GB/s, of 10^9 bytes.
+    /// In GB/s of 10^9 bytes.
     pub gb_per_s: f64,
 }
 
-/// A duration with its unit, of one figure: `10us`, `p99=25us`.
+/// A limit of one latency figure: `10us`, `p99=25us`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MaximumLatency {
     /// The figure.
@@ -34,25 +34,25 @@ pub enum LatencyFigure {
     /// Half are no longer.
     #[default]
     Median,
-    /// 90 of 100 are no longer.
+    /// 90 % are at most this long.
     P90,
-    /// 99 of 100 are no longer.
+    /// 99 % are at most this long.
     P99,
-    /// 999 of 1000 are no longer.
+    /// 99.9 % are at most this long.
     #[serde(rename = "p99.9")]
     P999,
-    /// 9999 of 10000 are no longer.
+    /// 99.99 % are at most this long.
     #[serde(rename = "p99.99")]
     P9999,
     /// The longest.
     Max,
 }
 
-/// A text that is not a threshold.
+/// A text that is not a valid threshold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidThreshold {
-    /// A rate that is a time, or has no unit that is known.
+    /// A rate that is a time, or has an unknown unit.
     #[error("`{text}` is {what}: use a rate with a unit, such as 80Gbps, 10GB/s or 900MB/s")]
     Rate {
         /// The text.
@@ -60,7 +60,7 @@ pub enum InvalidThreshold {
         /// What it is.
         what: &'static str,
     },
-    /// A time that is a rate, or has no unit that is known.
+    /// A time that is a rate, or has an unknown unit.
     #[error("`{text}` is {what}: use a time with a unit, such as 10us, 800ns or p99=25us")]
     Latency {
         /// The text.
@@ -68,12 +68,12 @@ pub enum InvalidThreshold {
         /// What it is.
         what: &'static str,
     },
-    /// A figure that does not exist.
+    /// An unknown latency figure.
     #[error("`{0}` is not a latency figure: use min, mean, median, p90, p99, p99.9, p99.99 or max")]
     Figure(String),
 }
 
-/// Units of rates in GB/s, by their names in lower case but for the B and b of bytes and bits.
+/// Units of rates in GB/s. Names are in lower case, except that B means bytes and b bits.
 const RATES: [(&str, f64); 14] = [
     ("Gbps", 0.125),
     ("Gb/s", 0.125),
@@ -94,7 +94,7 @@ const RATES: [(&str, f64); 14] = [
 /// Units of times in nanoseconds.
 const TIMES: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
 
-/// A positive number and its unit.
+/// Parses a positive number and its unit.
 fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let number: f64 = text[..end].parse().ok()?;
@@ -106,7 +106,7 @@ fn unit(units: &[(&str, f64)], name: &str) -> Option<f64> {
     found.map(|(_, factor)| *factor)
 }
 
-/// What a text is that is not the expected quantity.
+/// Names what a text is instead of the expected quantity.
 fn kind(text: &str) -> &'static str {
     match number_and_unit(text) {
         Some((_, name)) if unit(&TIMES, name).is_some() => "a time",
@@ -175,7 +175,7 @@ impl LatencyFigure {
         ("max", Self::Max),
     ];
 
-    /// The figure of a row.
+    /// Returns the figure of a row.
     fn of(self, row: &TransferRow) -> f64 {
         let figures = &row.latency.summary;
         match self {
@@ -209,12 +209,12 @@ impl fmt::Display for LatencyFigure {
     }
 }
 
-/// What every size has to keep.
+/// Thresholds for every size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Thresholds {
     /// The lowest rate.
     pub minimum_rate: Option<MinimumRate>,
-    /// The lowest message rate, in millions a second.
+    /// Minimum message rate, in millions per second.
     pub minimum_mpps: Option<f64>,
     /// The longest latencies.
     pub maximum_latencies: Vec<MaximumLatency>,
@@ -231,7 +231,7 @@ impl Thresholds {
         self.minimum_rate.is_some() || self.minimum_mpps.is_some()
     }
 
-    /// Why a row does not keep them, a sentence each.
+    /// Returns why a row does not meet them, in a sentence for each.
     pub fn judge(&self, row: &TransferRow) -> Vec<String> {
         let mut failures = Vec::new();
         if let Some(MinimumRate { gb_per_s }) = self.minimum_rate

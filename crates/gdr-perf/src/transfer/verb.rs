@@ -1,11 +1,11 @@
-//! What is measured: an operation, and its bandwidth or its latency.
+//! What to measure: the bandwidth or the latency of an operation.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// An operation and the figure that is measured.
+/// An operation and the figure to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verb {
@@ -39,13 +39,13 @@ pub(super) enum Operation {
 /// The figure that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// Bytes in a time, several requests in flight.
+    /// Bytes per time, with several requests in flight.
     Bandwidth,
-    /// The time of one request, or half a round trip's.
+    /// Time of one request, or half of a round trip.
     Latency,
 }
 
-/// A text that is not the name of a verb.
+/// A text that is not a valid verb.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a measurement: choose one of {names}", names = names())]
 pub struct UnknownVerb(String);
@@ -67,7 +67,7 @@ impl Verb {
         Self::AtomicLat,
     ];
 
-    /// Its name: `write-bw`.
+    /// Returns its name: `write-bw`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::WriteBw => "write-bw",
@@ -81,7 +81,7 @@ impl Verb {
         }
     }
 
-    /// The figure that it measures.
+    /// Returns the figure that it measures.
     pub const fn metric(self) -> Metric {
         match self {
             Self::WriteBw | Self::ReadBw | Self::SendBw | Self::AtomicBw => Metric::Bandwidth,
@@ -89,7 +89,7 @@ impl Verb {
         }
     }
 
-    /// The name of its operation in InfiniBand's words.
+    /// Returns the name of its operation in InfiniBand's words.
     pub const fn operation_name(self) -> &'static str {
         match self.operation() {
             Operation::Write => "RDMA WRITE",

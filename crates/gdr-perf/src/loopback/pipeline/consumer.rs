@@ -1,4 +1,4 @@
-//! The end that reads frames, runs a kernel on them and wants its result in host memory.
+//! The consuming end, which reads frames, runs a kernel on them and wants its result in host memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,11 +22,11 @@ use crate::error::{Result, SettingsError};
 use crate::report::Subject;
 use crate::stats::Samples;
 
-/// READs in flight; a queue pair accepts more.
+/// READs in flight, fewer than a queue pair accepts.
 const MOST_MESSAGES: usize = 64;
 const OPERATION: &str = "RDMA READ";
 
-/// The mode of a frame into GPU memory.
+/// How a frame gets into GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceiveMode {
     Staged,
@@ -42,7 +42,7 @@ impl ReceiveMode {
     }
 }
 
-/// The durations of one frame.
+/// Durations of one frame.
 struct Frame {
     receive: Duration,
     total: Duration,
@@ -50,12 +50,12 @@ struct Frame {
 
 /// The memory of the consuming end, and its connection.
 pub(super) struct Consumer {
-    // Fields drop in order: the connection and the regions go before the memory.
+    // Fields drop in order: the connection and the regions before the memory.
     connection: Connection,
     staged: MemoryRegion,
     direct: Option<MemoryRegion>,
     stream: Stream,
-    /// Page-locked memory that frames of the staged mode are received into.
+    /// Page-locked memory that receives the frames of the staged mode.
     staging: Arc<HostBuffer>,
     input: Arc<DeviceBuffer>,
     output: Arc<DeviceBuffer>,
@@ -113,12 +113,12 @@ impl Consumer {
         self.connection.connect(peer, mtu, give_up_after)
     }
 
-    /// Ends waits for frames when the peer sends a message or closes the connection.
+    /// Ends waits for frames once the peer sends a message or closes the connection.
     pub(super) fn watch(&mut self, peer: Watch) {
         self.connection.watch(peer);
     }
 
-    /// The modes that can be measured.
+    /// Returns the modes that can be measured.
     pub(super) fn modes(&self) -> impl Iterator<Item = ReceiveMode> + use<> {
         let direct = self.direct.is_some().then_some(ReceiveMode::Direct);
         [Some(ReceiveMode::Staged), direct].into_iter().flatten()
@@ -160,7 +160,7 @@ impl Consumer {
         })
     }
 
-    /// READs a frame, as messages in flight together.
+    /// READs a frame as several messages in flight.
     fn receive(
         &self,
         mode: ReceiveMode,
@@ -213,7 +213,7 @@ impl Consumer {
     }
 }
 
-/// The input, registered so that the device accesses it directly; `None` if it cannot.
+/// Registers the input so that the device accesses it directly; `None` if it cannot.
 fn direct_region(
     target: &BenchTarget,
     domain: &ProtectionDomain,
@@ -255,7 +255,7 @@ fn direct_region(
     ))
 }
 
-/// The frames of one size by one mode.
+/// Frames of one size in one mode.
 pub(super) struct Measured {
     total: Samples,
     receive: Samples,

@@ -1,39 +1,39 @@
-//! The cost of an operation as a fixed part and a part for each byte.
+//! Cost of an operation as a fixed part plus a part per byte.
 
 use serde::Serialize;
 
-/// Durations by size as `fixed_ns + ns_per_byte * size`.
+/// Model of durations by size: `fixed_ns + ns_per_byte * size`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CostModel {
-    /// The cost of an operation of any size.
+    /// Cost of an operation regardless of size.
     pub fixed_ns: f64,
-    /// The cost of each byte.
+    /// Cost per byte.
     pub ns_per_byte: f64,
-    /// The largest difference between the model and a measured duration, as a part of the latter.
+    /// Largest difference between the model and a measured duration, relative to the measured one.
     pub worst_error: f64,
 }
 
-/// Which of two modes is faster by their models, among the measured sizes.
+/// Which of two modes is faster according to their models, among the measured sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "faster", content = "bytes")]
 pub enum Crossing {
-    /// The direct mode at every size.
+    /// The direct mode is faster at every size.
     Direct,
-    /// The staged mode at every size.
+    /// The staged mode is faster at every size.
     Staged,
-    /// The direct mode below this many bytes.
+    /// The direct mode is faster below this many bytes.
     DirectBelow(u64),
-    /// The direct mode from this many bytes on.
+    /// The direct mode is faster from this many bytes on.
     DirectFrom(u64),
-    /// Neither: at the smallest and at the largest size the modes differ by no more than the models' own errors.
+    /// Neither: at both the smallest and the largest size, the modes differ by no more than the models' errors.
     Unclear,
 }
 
 impl CostModel {
-    /// Fits a model to durations (nanoseconds) by size. The squares of *relative* errors are
-    /// minimized, as durations span several orders of magnitude; neither part is negative.
+    /// Fits a model to durations in nanoseconds by size. Minimizes the squares of *relative* errors, because durations
+    /// span several orders of magnitude. Neither part is negative.
     ///
-    /// Returns `None` for fewer than two different sizes, and for durations that are not positive.
+    /// Returns `None` for fewer than two different sizes, or if a duration is not positive.
     pub fn fit(durations: &[(u64, f64)]) -> Option<Self> {
         let first = durations.first()?.0;
         let is_usable = |ns: f64| ns.is_finite() && ns > 0.0;
@@ -42,7 +42,7 @@ impl CostModel {
         {
             return None;
         }
-        // Weighted sums; a weight of 1 / ns^2 makes an error relative.
+        // Weighted sums. A weight of 1 / ns^2 makes the error relative.
         let (mut w, mut wx, mut wy, mut wxx, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for (size, ns) in durations {
             let (x, y, weight) = (*size as f64, *ns, 1.0 / (ns * ns));
@@ -73,12 +73,12 @@ impl CostModel {
         Some(model)
     }
 
-    /// The duration of an operation of `size` bytes, nanoseconds.
+    /// Returns the duration of an operation of `size` bytes, in nanoseconds.
     pub fn duration_ns(&self, size: u64) -> f64 {
         self.fixed_ns + self.ns_per_byte * size as f64
     }
 
-    /// Whether the durations of two models differ by more than what the models are wrong by.
+    /// Returns whether the durations of two models differ by more than the models' errors.
     fn differs(&self, other: &Self, size: u64) -> bool {
         let [own, others] = [self, other].map(|model| model.duration_ns(size));
         (own - others).abs() > own * self.worst_error + others * other.worst_error
@@ -86,7 +86,7 @@ impl CostModel {
 }
 
 impl Crossing {
-    /// The size at which the faster mode changes; `None` if one mode is faster at every size.
+    /// Returns the size at which the faster mode changes; `None` if one mode is faster at every size.
     pub const fn bytes(self) -> Option<u64> {
         match self {
             Self::Direct | Self::Staged | Self::Unclear => None,
@@ -96,7 +96,7 @@ impl Crossing {
 
     /// Compares two models at sizes from `smallest` to `largest`.
     pub fn between(direct: &CostModel, staged: &CostModel, smallest: u64, largest: u64) -> Self {
-        // Two lines are farthest from each other at an end.
+        // Two lines are farthest apart at one of the ends.
         if !direct.differs(staged, smallest) && !direct.differs(staged, largest) {
             return Self::Unclear;
         }
@@ -106,7 +106,7 @@ impl Crossing {
             (false, false) => return Self::Staged,
             _ => {}
         }
-        // Two lines that change places meet once.
+        // Two lines intersect once.
         let size = (staged.fixed_ns - direct.fixed_ns) / (direct.ns_per_byte - staged.ns_per_byte);
         let size = (size.round() as u64).clamp(smallest, largest);
         match is_faster(smallest) {

@@ -1,16 +1,15 @@
-//! The same frames staged and direct, up to a kernel's result in host memory.
+//! Processes the same frames staged and direct, up to a kernel's result in host memory.
 //!
-//! A frame is read by RDMA from memory of another device, of its host or of a GPU; a kernel doubles its 32-bit words;
-//! the result is copied to page-locked host memory. The *staged* mode receives into page-locked host
-//! memory and copies to the GPU; the *direct* mode receives into GPU memory. This is the benchmark of
-//! KIRO's GPUDirect extension, without its polling for a new frame.
+//! A frame is read by RDMA from host or GPU memory of another device. A kernel doubles its 32-bit words, and the result
+//! is copied to page-locked host memory. The *staged* mode receives into page-locked host memory and copies to the GPU;
+//! the *direct* mode receives into GPU memory. This is the benchmark of KIRO's GPUDirect extension, but without polling
+//! for a new frame.
 //!
-//! [`compare`] has both ends in one process. [`serve`] offers the frames to another process, which reads
-//! them by [`compare_with`].
+//! [`compare`] runs both ends in one process. [`serve`] offers the frames to another process, which reads them with
+//! [`compare_with`].
 //!
-//! Frames of both modes alternate, so that both have the same share of what else the machine does.
-//! Each size and mode is checked before and after the measured frames: the input is cleared, and every
-//! word of the result is compared.
+//! Frames of both modes alternate, so that other load on the machine affects both alike. Each size and mode is checked
+//! before and after the measured frames: the input is cleared, and every word of the result is compared.
 
 mod consumer;
 mod cost_model;
@@ -40,12 +39,12 @@ pub use report::{FrameFigures, PipelineProcesses, PipelineReport, PipelineRow, P
 pub use settings::PipelineSettings;
 pub use two_process::{compare_with, serve};
 
-/// How long the frames of one size are measured, unless fewer than [`LEAST`] fit.
+/// How long to measure the frames of one size, unless fewer than [`LEAST`] fit.
 const DURATION: Duration = Duration::from_secs(1);
-/// The fewest frames of a size and mode, unless fewer were requested.
+/// Minimum number of frames per size and mode, unless fewer were requested.
 const LEAST: u64 = 5;
 
-/// What happens during a comparison.
+/// Progress of a comparison.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum PipelineEvent<'a> {

@@ -1,5 +1,4 @@
-//! The end that offers frames, in host memory or in memory of a GPU. Its CPU takes no part in a transfer
-//! with a kernel device.
+//! The end that offers frames, in host or GPU memory. With a kernel device, its CPU takes no part in a transfer.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::registered_buffer::{RegisteredBuffer, StandIn, TransferMemory};
 
 /// Frames of a pattern, registered for READs.
 pub(super) struct Producer {
-    // Fields drop in order: the connection goes before the memory.
+    // Fields drop in order: the connection before the memory.
     connection: Connection,
     frames: RegisteredBuffer,
     facts: MemoryFacts,
@@ -38,7 +37,7 @@ impl Producer {
         })
     }
 
-    /// Its memory, for the report.
+    /// Returns its memory, for the report.
     pub(super) fn facts(&self) -> &MemoryFacts {
         &self.facts
     }

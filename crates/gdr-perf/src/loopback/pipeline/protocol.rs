@@ -1,4 +1,4 @@
-//! The messages between the two ends of a comparison in two processes.
+//! Messages between the two ends of a comparison in two processes.
 
 use std::time::Duration;
 
@@ -13,26 +13,26 @@ use crate::error::{PeerError, Result};
 use crate::memory_facts::MemoryFacts;
 use crate::report::ProcessFacts;
 
-/// What both ends speak, as their greetings name it.
+/// Name of the service in the greetings of both ends.
 pub const SERVICE: Service = Service::new("gdr-comparison");
-/// The version of the protocol.
+/// Version of the protocol.
 pub(super) const VERSION: u32 = 1;
 
-/// A message. The end with the GPU connects, and sends the first.
+/// A message. The end with the GPU connects, and sends the first one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "comparison", rename_all = "snake_case")]
 pub(super) enum Message {
     /// The end with the GPU asks for frames.
     Ask(Box<Ask>),
-    /// The other end has them.
+    /// The other end offers frames.
     Ready(Box<Ready>),
-    /// The end with the GPU has chosen the path MTU, as the InfiniBand specification codes it.
+    /// The end with the GPU has chosen the path MTU, encoded as in the InfiniBand specification.
     Agreed { mtu: u8 },
     /// The end with the GPU has measured a size.
     Row(Box<PipelineRow>),
 }
 
-/// What the end with the GPU asks for.
+/// The request of the end with the GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Ask {
     pub(super) version: u32,
@@ -64,8 +64,8 @@ impl Ask {
         }
     }
 
-    /// The settings that the peer asks for. Unusable settings are a [`PeerError`], not an error of
-    /// this end's settings.
+    /// Returns the settings that the peer asks for. Unusable settings are a [`PeerError`], not an error of this end's
+    /// settings.
     pub(super) fn settings(&self) -> Result<PipelineSettings, PeerError> {
         if self.version != VERSION {
             let (theirs, ours) = (self.version, VERSION);
@@ -83,14 +83,14 @@ impl Ask {
     }
 }
 
-/// What the other end offers.
+/// The other end's offer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Ready {
     pub(super) process: ProcessFacts,
     pub(super) end: End,
     /// The path MTU as this end sees it.
     pub(super) mtu: u8,
-    /// The memory of the frames. An end that does not say it has host memory only.
+    /// Memory of the frames. Host memory only, if the other end does not say.
     #[serde(default = "MemoryFacts::host")]
     pub(super) source: MemoryFacts,
 }

@@ -1,4 +1,4 @@
-//! The result of a comparison.
+//! Result of a comparison.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::report::{ProcessFacts, Schema, Subject};
 use crate::stats::Summary;
 use crate::transfer::Role;
 
-/// The result of a comparison.
+/// Result of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct PipelineReport {
     /// `gdr.compare`.
@@ -33,11 +33,11 @@ pub struct PipelineReport {
     pub direct_missing: Option<String>,
     /// By size.
     pub rows: Vec<PipelineRow>,
-    /// The cost of the staged mode by size; `None` for fewer than two sizes.
+    /// Cost of the staged mode by size; `None` for fewer than two sizes.
     pub staged_model: Option<CostModel>,
-    /// The cost of the direct mode by size.
+    /// Cost of the direct mode by size.
     pub direct_model: Option<CostModel>,
-    /// Which mode is faster by the two models.
+    /// Which mode is faster according to the models.
     pub crossing: Option<Crossing>,
     /// Published figures of the same frames.
     pub published: Option<Published>,
@@ -46,11 +46,11 @@ pub struct PipelineReport {
 /// The processes of a comparison between two.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PipelineProcesses {
-    /// The one that wrote the report: the client has the GPU, the server the frames.
+    /// The process that wrote the report: the client has the GPU, the server the frames.
     pub role: Role,
-    /// The one with the frames.
+    /// The process with the frames.
     pub from: ProcessFacts,
-    /// The one with the GPU.
+    /// The process with the GPU.
     pub to: ProcessFacts,
 }
 
@@ -74,7 +74,7 @@ impl Published {
     };
 }
 
-/// Frames of one size, by both modes.
+/// Frames of one size, in both modes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PipelineRow {
     /// Bytes of a frame.
@@ -83,18 +83,18 @@ pub struct PipelineRow {
     pub staged: FrameFigures,
     /// Received into GPU memory; `None` if it was not measured.
     pub direct: Option<FrameFigures>,
-    /// The staged mode's median divided by the direct one's.
+    /// Median of the staged mode divided by the median of the direct mode.
     pub ratio: Option<f64>,
 }
 
-/// Frames of one size, by one mode.
+/// Frames of one size, in one mode.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FrameFigures {
-    /// From the post of the READ until the kernel's result is in host memory.
+    /// Time from posting the READ until the kernel's result is in host memory.
     pub total: Summary,
-    /// The part of it until the READ is complete.
+    /// Part of it until the READ is complete.
     pub receive: Summary,
-    /// Bytes of a frame divided by the median of `total`: bytes a nanosecond (GB/s).
+    /// Bytes of a frame divided by the median of `total`, in bytes per nanosecond (GB/s).
     pub gb_per_s: f64,
 }
 
@@ -111,7 +111,7 @@ impl PipelineRow {
 }
 
 impl PipelineReport {
-    /// A report without rows.
+    /// Creates a report without rows.
     pub(super) fn begin(facts: Facts, source: MemoryFacts, path: Path) -> Self {
         Self {
             schema: Schema::first("gdr.compare"),

@@ -8,26 +8,26 @@ use super::super::settings::Settings;
 use super::report::Published;
 use crate::error::{Result, SettingsError};
 
-/// The smallest size by default, and the ratio between two sizes.
+/// The smallest size by default, which is also the ratio between two sizes.
 const SMALLEST: u64 = 4;
 const RATIO: u64 = 4;
-/// The data of a frame of KIRO's benchmark.
+/// Bytes in a frame of KIRO's benchmark.
 const KIRO_FRAME: u64 = 512 << 20;
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct PipelineSettings {
-    /// Bytes of a frame, each a multiple of 4 up to 1 GiB.
+    /// Bytes of a frame. Each size is a multiple of 4, up to 1 GiB.
     pub sizes: Vec<u64>,
-    /// The most frames of each size and mode.
+    /// Maximum number of frames per size and mode.
     pub rounds: u32,
     /// How to allocate the GPU memory.
     pub memory: MemoryKind,
     /// The seed of the bytes that are received.
     pub seed: u32,
-    /// The deadline of one frame, which is a second longer for each 64 MiB.
+    /// Deadline of one frame, extended by a second for each 64 MiB.
     pub timeout: Duration,
-    /// Published figures that the report repeats.
+    /// Published figures for the report to repeat.
     pub published: Option<Published>,
 }
 
@@ -45,7 +45,7 @@ impl Default for PipelineSettings {
 }
 
 impl PipelineSettings {
-    /// Frames as in KIRO's benchmark of GPUDirect: 512 MiB of 32-bit integers.
+    /// Returns settings for frames as in KIRO's benchmark of GPUDirect: 512 MiB of 32-bit integers.
     pub fn kiro() -> Self {
         Self {
             sizes: vec![KIRO_FRAME],
@@ -55,29 +55,29 @@ impl PipelineSettings {
         }
     }
 
-    /// Sizes from `smallest` to `largest`, each four times the one before.
+    /// Returns sizes from `smallest` to `largest`, each four times the previous one.
     pub fn sizes(smallest: u64, largest: u64) -> Vec<u64> {
         std::iter::successors(Some(smallest), |size| size.checked_mul(RATIO))
             .take_while(|size| (1..=largest).contains(size))
             .collect()
     }
 
-    /// The largest size.
+    /// Returns the largest size.
     pub(super) fn largest(&self) -> u64 {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// The deadline of a frame of `size` bytes.
+    /// Returns the deadline of a frame of `size` bytes.
     pub(super) fn limit(&self, size: u64) -> Duration {
         self.of(size).limit()
     }
 
-    /// How long a request is retransmitted without an acknowledgement.
+    /// Returns how long a request is retransmitted without an acknowledgement.
     pub(super) fn give_up_after(&self) -> Duration {
         self.of(self.largest()).give_up_after()
     }
 
-    /// Refuses settings that cannot be used.
+    /// Refuses unusable settings.
     pub(super) fn check(&self) -> Result<(), SettingsError> {
         if self.sizes.is_empty() {
             return Err(SettingsError::NoSize);

@@ -23,10 +23,9 @@ use crate::transfer::Role;
 
 type Observe<'a> = &'a mut dyn FnMut(PipelineEvent<'_>) -> ControlFlow<()>;
 
-/// Measures frames from memory of a peer that [serves](serve) them to the GPU at `device`.
+/// Reads frames from memory of a peer that [serves](serve) them into the GPU at `device`, and measures that.
 ///
-/// Without a key, the connection comes from the device's own address: the peer accepts only that one
-/// as the RDMA address.
+/// Without a key, connects from the device's own address: the peer accepts no other as the RDMA address.
 ///
 /// # Errors
 /// The errors of [`super::compare`]; [`crate::Error::Peer`] if the peer refuses, breaks the protocol
@@ -48,8 +47,8 @@ pub fn compare_with(
     conversation.conclude(measured)
 }
 
-/// Waits for one peer that [compares](compare_with), and offers it frames in `source` at `device`.
-/// The peer chooses the settings, and the report has its figures.
+/// Waits for one peer that [compares](compare_with), and offers it the frames in `source` at `device`. The peer chooses
+/// the settings, and the report contains its figures.
 ///
 /// # Errors
 /// Same as [`compare_with`]; no peer connects in time.
@@ -68,13 +67,13 @@ pub fn serve(
     conversation.conclude(served)
 }
 
-/// How long the other end may take to fill its memory.
+/// Returns how long the other end may take to fill its memory.
 fn filling(settings: &PipelineSettings) -> Duration {
     settings.limit(settings.largest()) * 4
 }
 
-/// How long the other end may take to measure frames of `size` bytes: two modes, each with two
-/// checks of three steps, and frames that last as long as they may.
+/// Returns how long the other end may take to measure frames of `size` bytes: two modes, each with two checks of three
+/// steps, and frames that take their whole limit.
 fn measuring(settings: &PipelineSettings, size: u64) -> Duration {
     let steps = 2 * (2 * 3 + LEAST as u32 + 1);
     DURATION + settings.limit(size) * steps

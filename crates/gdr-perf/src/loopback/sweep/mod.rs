@@ -1,18 +1,16 @@
 //! Latency and bandwidth of RDMA into and out of GPU memory by size, direct and staged.
 //!
-//! The same transfers are measured three times: into host memory, which shows the cost of the
-//! network stack alone, into GPU memory directly, and staged. With a kernel device, staged means that
-//! the GPU copies between its memory and page-locked host memory after WRITEs and before READs. For
-//! each size:
+//! The same transfers are measured three times: into host memory, which shows the cost of the network stack alone; into
+//! GPU memory directly; and staged. With a kernel device, staged means that the GPU copies between its memory and
+//! page-locked host memory after WRITEs and before READs. For each size:
 //!
-//! - *latency*: one request at a time, from post to completion, with a polled completion queue as in
-//!   `ib_write_lat`;
-//! - *bandwidth*: [`DEPTH`] requests in flight. Requests longer than one message are several messages
-//!   in flight together; their bandwidth is computed from the latency.
+//! - *latency*: one request at a time, from post to completion, polling the completion queue as `ib_write_lat` does;
+//! - *bandwidth*: [`DEPTH`] requests in flight. Requests longer than one message become several messages in flight
+//!   together; their bandwidth is computed from the latency.
 //!
-//! The paths take turns, each time in another order, so that what disturbs the machine disturbs each of
-//! them. After each size the first and the last MiB of one more request on each path are compared with
-//! the bytes that were sent; a difference is an error.
+//! The paths take turns, each time in a different order, so that disturbances of the machine affect all of them alike.
+//! After each size, one more request on each path is made, and its first and last MiB are compared with the bytes that
+//! were sent. A difference is an error.
 
 mod path;
 mod report;
@@ -38,24 +36,23 @@ use crate::bench_target::BenchTarget;
 use crate::error::{Result, SettingsError, proceed};
 use crate::stats::{Samples, median};
 
-/// Requests in flight where bandwidth is measured.
+/// Requests in flight while measuring bandwidth.
 const DEPTH: u64 = 16;
-/// The turns of each path: three paths take them in each of their six orders four times.
+/// Turns of each path. Three paths have six orders, and each order occurs four times.
 const TURNS: u32 = 24;
-/// How long each figure is measured in one turn, unless a single request takes longer. The turns are
-/// short, as machines change their speed within a tenth of a second.
+/// How long each figure is measured in one turn, unless a single request takes longer. Turns are short because machines
+/// change their speed within a tenth of a second.
 const DURATION: Duration = Duration::from_millis(11);
 /// Rounds before the measured ones of a turn, unless they take longer than it.
 const WARM_UP: u32 = 20;
-/// Bytes of a piece that the GPU copies to or from a staging buffer: long enough to hide the fixed
-/// cost of a copy.
+/// Bytes of a piece that the GPU copies to or from a staging buffer: long enough to hide the fixed cost of a copy.
 const STAGED_PIECE: u64 = 1 << 20;
-/// The most pieces in flight; a queue pair accepts more.
+/// Maximum number of pieces in flight; a queue pair accepts more.
 const MOST_PIECES: usize = 64;
-/// Bytes that are compared at the beginning and at the end of the sent bytes.
+/// Number of bytes to compare at the beginning and at the end.
 const COMPARED: u64 = 1 << 20;
 
-/// What happens during a sweep.
+/// Progress of a sweep.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum SweepEvent<'a> {
@@ -65,14 +62,14 @@ pub enum SweepEvent<'a> {
     Measured(&'a [Row]),
 }
 
-/// Host memory at the requesting end, shared by all paths.
+/// Host memory at the requesting end, which all paths share.
 struct Host {
     domain: ProtectionDomain,
     source: MemoryRegion,
     sink: MemoryRegion,
 }
 
-/// Measures between `from`, with host memory, and `to`, with host and GPU memory, both in this
+/// Measures transfers between `from`, which has host memory, and `to`, which has host and GPU memory, both in this
 /// process.
 ///
 /// # Errors
@@ -117,10 +114,10 @@ pub fn sweep(
     Ok(sweep)
 }
 
-/// What was measured on a path.
+/// What was measured on one path.
 struct Figures {
     latency: Samples,
-    /// The bandwidth of each turn, in bytes a nanosecond.
+    /// Bandwidth of each turn, in bytes per nanosecond.
     rates: Vec<f64>,
 }
 
@@ -155,12 +152,12 @@ fn measure(
         runs.push((run, Figures::new()?));
     }
     for turn in 1..=TURNS {
-        // In all turns so far.
+        // Rounds in all turns so far.
         let rounds = u64::from(settings.rounds) * u64::from(turn) / u64::from(TURNS);
         let (before, first) = runs.split_at_mut(turn as usize % paths.len());
         let mut order: Vec<_> = first.iter_mut().chain(before).collect();
         if turn.is_multiple_of(2) {
-            // What follows a path without the GPU finds the GPU idle.
+            // The path after one without the GPU finds the GPU idle.
             order.reverse();
         }
         for (run, figures) in order {
@@ -233,7 +230,7 @@ impl Run<'_> {
             size,
             ..
         } = self;
-        // Another one for each row, so that leftover bytes do not pass.
+        // A different seed for each row, so that leftover bytes do not pass.
         let seed = (*size as u32) ^ ((*operation as u32) << 8) ^ ((path.kind as u32) << 16);
         let ends = [0, size.saturating_sub(COMPARED)].map(|at| (at, COMPARED.min(*size)));
         for (offset, len) in ends {
@@ -256,7 +253,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// One request. With a staging buffer, the GPU copies one piece while others are in flight.
+    /// Executes one request. With a staging buffer, the GPU copies one piece while others are in flight.
     fn round(&self) -> Result<()> {
         let piece = match self.path.stage {
             Some(_) => STAGED_PIECE,
@@ -294,7 +291,7 @@ impl Run<'_> {
         }
     }
 
-    /// Measures several requests in flight; returns the bytes a nanosecond.
+    /// Measures several requests in flight; returns bytes per nanosecond.
     fn bandwidth(&self) -> Result<f64> {
         for _ in 0..DEPTH {
             self.post(0, self.size)?;
@@ -306,7 +303,7 @@ impl Run<'_> {
             self.done(Instant::now() + self.limit)?;
             completed += 1;
             if let Some(stage) = &self.path.stage {
-                // The next request uses the same bytes of the staging buffer.
+                // The next request reuses these bytes of the staging buffer.
                 self.arrived(0, self.size)?;
                 stage.wait()?;
             }

@@ -1,4 +1,4 @@
-//! The memory at the end of each path, and the connection to it.
+//! Memory at the end of each path, and the connection to it.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub(super) struct MemoryPath {
     pub(super) kind: PathKind,
     remote: RemoteMemory,
     pub(super) memory: PathMemory,
-    /// The host memory that stands in for GPU memory, if the device cannot access that.
+    /// Host memory that stands in for GPU memory, if the device cannot access the latter.
     pub(super) stage: Option<StagingBuffer>,
     _region: MemoryRegion,
 }
@@ -87,11 +87,11 @@ impl MemoryPath {
     }
 }
 
-/// All paths, and the report's facts about them.
+/// All paths, and what the report says about them.
 pub(super) struct MemoryPaths {
-    /// One for all paths: two queue pairs may be on two threads, and differ by where these run.
+    /// A single connection for all paths: two queue pairs may run on two threads, and would differ by where those run.
     pub(super) here: Connection,
-    // Fields drop in order: the connections go before the regions and the memory.
+    // Fields drop in order: the connections before the regions and the memory.
     _there: Connection,
     pub(super) paths: Vec<MemoryPath>,
     pub(super) subject: Subject,

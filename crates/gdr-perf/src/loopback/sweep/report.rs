@@ -1,4 +1,4 @@
-//! The result of a sweep.
+//! Result of a sweep.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::super::report::Path;
 use crate::report::{Schema, Subject};
 use crate::stats::Summary;
 
-/// The result of a sweep.
+/// Result of a sweep.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sweep {
     /// `gdr.loopback.sweep`.
@@ -23,11 +23,11 @@ pub struct Sweep {
     pub path: Path,
     /// Why the direct path was not measured.
     pub direct_missing: Option<String>,
-    /// Direct READs of this many bytes and more were made by the copy engine.
+    /// The copy engine made direct READs of this many bytes and more.
     pub long_reads_from: Option<u64>,
-    /// By operation, then by size, then by path.
+    /// Ordered by operation, then by size, then by path.
     pub rows: Vec<Row>,
-    /// By operation, then by size, where both paths were measured.
+    /// Ordered by operation, then by size. Only where both paths were measured.
     pub direct_to_staged: Vec<DirectRatio>,
 }
 
@@ -51,7 +51,7 @@ impl Sweep {
         }
     }
 
-    /// Where the direct path is slowest relative to the staged one.
+    /// Returns where the direct path is slowest relative to the staged one.
     pub fn slowest_direct(&self) -> Option<&DirectRatio> {
         let least = |ratio: &DirectRatio| ratio.latency.min(ratio.rate);
         let ratios = self.direct_to_staged.iter();
@@ -66,14 +66,14 @@ pub struct DirectRatio {
     pub operation: Operation,
     /// Bytes a request.
     pub size: u64,
-    /// How many times lower the direct latency is, by the medians.
+    /// Staged latency divided by direct latency, by the medians.
     pub latency: f64,
-    /// How many times higher the direct bandwidth is.
+    /// Direct bandwidth divided by staged bandwidth.
     pub rate: f64,
 }
 
 impl DirectRatio {
-    /// The ratios of rows with one operation and size; `None` where one of the paths is missing.
+    /// Returns the ratios of rows with the same operation and size; `None` if one of the paths is missing.
     pub fn of(rows: &[Row]) -> Option<Self> {
         let of = |kind: PathKind| rows.iter().find(|row| row.kind == kind);
         let (direct, staged) = (of(PathKind::Direct)?, of(PathKind::Staged)?);
@@ -98,7 +98,7 @@ pub struct Row {
     pub kind: PathKind,
     /// From post to completion, one request at a time.
     pub latency: Summary,
-    /// Bytes a nanosecond (GB/s), several requests in flight: the median of the turns.
+    /// Bytes per nanosecond (GB/s) with several requests in flight: the median of the turns.
     pub gb_per_s: f64,
 }
 

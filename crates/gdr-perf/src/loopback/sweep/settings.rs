@@ -5,21 +5,21 @@ use std::time::Duration;
 use super::super::settings::{Destination, Settings};
 use crate::error::{Result, SettingsError};
 
-/// The smallest size, and the ratio between two sizes.
+/// The smallest size, which is also the ratio between two sizes.
 const SMALLEST: u64 = 4;
 const RATIO: u64 = 4;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepSettings {
-    /// The largest size, 1 GiB at most; the smallest is 4 bytes, each four times the one before.
+    /// The largest size, at most 1 GiB. Sizes start at 4 bytes, and each is four times the previous one.
     pub largest: u64,
-    /// The most rounds of a latency.
+    /// Maximum number of rounds for a latency.
     pub rounds: u32,
-    /// The GPU memory at the far end of the paths. A transfer preference of `Auto` measures both
-    /// paths, the direct one if the memory permits it.
+    /// GPU memory at the far end of the paths. The transfer preference `Auto` measures both paths, the direct one if
+    /// the memory permits it.
     pub destination: Destination,
-    /// The deadline of one round, which is a second longer for each 64 MiB.
+    /// Deadline of one round, extended by a second for each 64 MiB.
     pub timeout: Duration,
 }
 
@@ -35,7 +35,7 @@ impl Default for SweepSettings {
 }
 
 impl SweepSettings {
-    /// The sizes, from the smallest to the largest.
+    /// Returns the sizes, from the smallest to the largest.
     pub fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
         let largest = self.largest;
         std::iter::successors(Some(SMALLEST), |size| size.checked_mul(RATIO))
