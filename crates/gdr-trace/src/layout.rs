@@ -1,18 +1,18 @@
-//! The layout of a trace file, version 1.
+//! Layout of a trace file, version 1.
 //!
-//! A file is a header and four tables. Numbers are little-endian, and of 8 bytes unless said. A row of
-//! a table counts once its first field, [`READY`] as 4 bytes, is set. A table whose rows are used up
-//! keeps counting in its first row, which exists from the start and stands for "other".
+//! A file consists of a header and four tables. Numbers are little-endian, with 8 bytes unless stated otherwise. A row
+//! of a table is valid once its first field, 4 bytes, is [`READY`]. When the rows of a table are used up, further
+//! objects are counted in its first row, which exists from the start and stands for "other".
 
 use crate::{MemoryKind, Operation};
 
-/// The first bytes of a file.
+/// First bytes of a file.
 pub const MAGIC: [u8; 8] = *b"gdrtrace";
-/// The version of the layout that this crate writes and reads, 4 bytes after the magic number.
+/// Version of the layout that this crate writes and reads: 4 bytes after the magic number.
 pub const VERSION: u32 = 1;
-/// The first field of a row that is complete.
+/// First field of a complete row.
 pub const READY: u32 = 1;
-/// What a row has as a GPU where the memory is not of a known GPU.
+/// GPU of a row whose memory does not belong to a known GPU.
 pub const NO_GPU: u32 = u32::MAX;
 
 /// Offsets in the header.
@@ -21,13 +21,13 @@ pub mod header {
     pub const VERSION: usize = 8;
     /// The process, 4 bytes.
     pub const PID: usize = 12;
-    /// When the file was made, in nanoseconds since 1970.
+    /// When the file was created, in nanoseconds since 1970.
     pub const STARTED: usize = 16;
     /// Bits of [`super::flag`].
     pub const FLAGS: usize = 24;
-    /// How many rows of each table are in use, 4 bytes each: NICs, regions, queue pairs, errors.
+    /// Number of rows in use in each table, 4 bytes each: NICs, regions, queue pairs, errors.
     pub const USED: usize = 32;
-    /// The command line, words ended by zeros.
+    /// The command line, with a zero byte after each word.
     pub const PROGRAM: usize = 64;
     /// The end of the command line, and of the header.
     pub const END: usize = 512;
@@ -37,16 +37,15 @@ pub mod header {
 pub mod flag {
     /// The process called `mlx5dv_init_obj`, with which it posts to queues by itself.
     pub const MLX5_INIT_OBJ: u64 = 1;
-    /// The process created objects by `mlx5dv_devx_obj_create`.
+    /// The process created objects with `mlx5dv_devx_obj_create`.
     pub const MLX5_DEVX: u64 = 1 << 1;
-    /// A table has no more rows.
+    /// A table has run out of rows.
     pub const TABLE_FULL: u64 = 1 << 2;
-    /// A peer-memory or dma-buf registration may belong to memory of another driver: CUDA could not be
-    /// asked.
+    /// A peer-memory or dma-buf registration may belong to memory of another driver, because CUDA could not be queried.
     pub const NO_CUDA: u64 = 1 << 3;
 }
 
-/// A table: its place in the file and its rows.
+/// A table: its offset in the file, and its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     /// Its number in [`header::USED`].
@@ -69,7 +68,7 @@ impl Table {
         }
     }
 
-    /// Where the table ends.
+    /// Returns where the table ends.
     pub const fn end(self) -> usize {
         self.offset + self.row * self.rows
     }
@@ -93,7 +92,7 @@ pub const FILE_LEN: usize = ERRORS.end();
 
 /// Offsets in a row of [`NICS`].
 pub mod nic {
-    /// The name, ended by a zero.
+    /// Name, terminated by a zero byte.
     pub const NAME: usize = 16;
     /// The end of the name.
     pub const NAME_END: usize = 80;
@@ -109,7 +108,7 @@ pub mod region {
     pub const KIND: usize = 8;
     /// The ordinal of its GPU, 4 bytes; [`super::NO_GPU`] for host memory.
     pub const GPU: usize = 12;
-    /// The error number of registrations that were refused, 4 bytes; 0 for those that succeeded.
+    /// Error number of refused registrations, 4 bytes; 0 for successful ones.
     pub const ERRNO: usize = 16;
     /// How many registrations.
     pub const COUNT: usize = 24;
@@ -146,7 +145,7 @@ pub mod error {
 /// The number of cells of a queue pair.
 pub const CELLS: usize = Operation::ALL.len() * MemoryKind::ALL.len();
 
-/// The number of a cell of a queue pair.
+/// Returns the number of a cell of a queue pair.
 pub const fn cell(operation: Operation, kind: MemoryKind) -> usize {
     operation.number() * MemoryKind::ALL.len() + kind.number()
 }

@@ -1,10 +1,10 @@
-//! Reads the trace files of verbs programs, and reports what the programs registered and moved.
+//! Reads trace files of verbs programs, and reports what the programs registered and moved.
 //!
-//! The library that `gdr trace` loads into a process keeps its counters in a file that the process maps, so
-//! they are complete even if the process is killed. [`layout`] describes the file, [`ProcessTrace`] is the
-//! parsed content of one file, and [`Report`] combines the processes of a run.
+//! The library that `gdr trace` loads into a process keeps its counters in a file that the process maps, so they are
+//! complete even if the process is killed. [`layout`] describes the file, [`ProcessTrace`] holds the parsed content of
+//! one file, and [`Report`] combines the processes of a run.
 //!
-//! [`ProcessTrace::parse`] accepts arbitrary bytes: damaged parts are left out, or result in an error.
+//! [`ProcessTrace::parse`] accepts arbitrary bytes: damaged parts are left out, or cause an error.
 
 #![warn(clippy::disallowed_methods)]
 #![forbid(unsafe_code)]

@@ -4,15 +4,15 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The memory that a request reads or writes on this side.
+/// The local memory that a request reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryKind {
-    /// Host memory, by `ibv_reg_mr` and its relatives.
+    /// Host memory, registered by `ibv_reg_mr` or a related function.
     Host,
-    /// GPU memory that was registered by its address, for which a kernel needs a peer-memory module.
+    /// GPU memory registered by its address, for which the kernel needs a peer-memory module.
     GpuByAddress,
-    /// Memory that was registered by a dma-buf descriptor.
+    /// Memory registered by a dma-buf descriptor.
     DmaBuf,
     /// No region: inline data, or a message without data.
     Inline,
@@ -30,12 +30,12 @@ impl MemoryKind {
         Self::Unknown,
     ];
 
-    /// Its number in trace files.
+    /// Returns its number in trace files.
     pub const fn number(self) -> usize {
         self as usize
     }
 
-    /// The kind with a number.
+    /// Returns the kind with a number.
     pub fn from_number(number: usize) -> Option<Self> {
         Self::ALL.get(number).copied()
     }
@@ -45,7 +45,7 @@ impl MemoryKind {
         matches!(self, Self::GpuByAddress | Self::DmaBuf)
     }
 
-    /// Its name in JSON and in metrics.
+    /// Returns its name in JSON and in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Host => "host",

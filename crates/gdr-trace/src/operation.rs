@@ -28,12 +28,12 @@ impl Operation {
         Self::Receive,
     ];
 
-    /// Its number in trace files.
+    /// Returns its number in trace files.
     pub const fn number(self) -> usize {
         self as usize
     }
 
-    /// Its name in JSON and in metrics.
+    /// Returns its name in JSON and in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Send => "send",

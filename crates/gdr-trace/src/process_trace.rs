@@ -1,4 +1,4 @@
-//! What one process registered and moved, as its file says.
+//! What a process registered and moved, according to its file.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::layout::{self, Table, flag, header};
 use crate::{MemoryKind, Operation};
 
-/// What one process registered and moved.
+/// What a process registered and moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ProcessTrace {
@@ -25,7 +25,7 @@ pub struct ProcessTrace {
     pub queue_pairs: Vec<QueuePairTrace>,
     /// Its completions with errors.
     pub errors: Vec<CompletionErrors>,
-    /// How it may have posted without the library of the trace.
+    /// How it may have posted requests that the tracing library cannot count.
     pub unseen_posts: Vec<UnseenPosts>,
     /// A table of the file is full: the last objects are counted together.
     pub is_table_full: bool,
@@ -51,24 +51,24 @@ pub struct RegionTrace {
     pub nic: String,
     /// The memory.
     pub memory: MemoryKind,
-    /// The GPU's ordinal in CUDA; `None` for host memory, and where it is not known.
+    /// CUDA ordinal of the GPU; `None` for host memory, or if unknown.
     pub gpu: Option<u32>,
-    /// The error of registrations that were refused.
+    /// Error of refused registrations.
     pub errno: Option<u32>,
     /// How many registrations.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How many were registered when the process ended.
+    /// How many were still registered when the process ended.
     pub live: u64,
 }
 
-/// What was moved by one operation from or to one kind of memory.
+/// Traffic of one operation from or to one kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cell {
     /// The operation.
     pub operation: Operation,
-    /// The memory on this side.
+    /// The local memory.
     pub memory: MemoryKind,
     /// How many operations.
     pub operations: u64,
@@ -93,7 +93,7 @@ pub struct QueuePairTrace {
 }
 
 impl QueuePairTrace {
-    /// The bytes of all operations.
+    /// Returns the bytes of all operations.
     pub fn bytes(&self) -> u64 {
         let bytes = self.traffic.iter().map(|cell| cell.bytes);
         bytes.fold(0, u64::saturating_add)
@@ -114,22 +114,22 @@ pub struct CompletionErrors {
     pub count: u64,
 }
 
-/// How a process may post requests that the library of the trace cannot count.
+/// How a process may post requests that the tracing library cannot count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum UnseenPosts {
     /// Through the queues that `mlx5dv_init_obj` returned.
     Mlx5DirectVerbs,
-    /// To queues that it made by DEVX.
+    /// To queues that it created with DEVX.
     Mlx5Devx,
 }
 
-/// Why a file is not a trace.
+/// Why a file is not a valid trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// It is too short, which is what a process leaves that was killed as it began.
+    /// It is too short, as left by a process that was killed early.
     #[error("a trace file of {0} bytes is incomplete: the process ended as it began")]
     Incomplete(usize),
     /// It is not a trace.
@@ -221,10 +221,10 @@ impl<'a> File<'a> {
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
     }
 
-    /// The rows of a table that are complete, with their numbers.
+    /// Returns the rows of a table that are complete, with their numbers.
     fn rows(self, table: Table) -> impl Iterator<Item = (u32, Row<'a>)> {
         let used = self.word(header::USED + 4 * table.number).unwrap_or(0);
-        // One more than the rows in use, as the first one is not counted.
+        // One more than the rows in use, because the first row is not counted.
         let rows = (used as usize).saturating_add(1).min(table.rows);
         (0_u32..)
             .zip(0..rows)
@@ -245,7 +245,7 @@ impl<'a> File<'a> {
             .collect()
     }
 
-    /// Without the first row: every device has one of its own, as far as there are rows.
+    /// Excludes the first row: every device has its own row, while there are rows left.
     fn nics(self) -> BTreeMap<u32, NicTrace> {
         let nic = |row: Row<'_>| {
             let name = row.bytes(layout::nic::NAME, layout::nic::NAME_END)?;
@@ -316,7 +316,7 @@ impl<'a> File<'a> {
     }
 }
 
-/// The name of what the first rows count.
+/// Name of what the first rows count.
 const OTHER: &str = "other";
 
 fn name_of(nics: &BTreeMap<u32, NicTrace>, row: u32) -> String {
@@ -356,7 +356,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// A text without control characters, which would change a terminal.
+/// Returns a text without control characters, which would change a terminal.
 fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars()
@@ -374,7 +374,7 @@ mod tests {
         file[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// A row of a table, which is marked as complete.
+    /// Writes a row of a table, and marks it as complete.
     fn row(file: &mut [u8], table: Table, number: usize, fields: &[(usize, u64, usize)]) {
         let start = table.offset + number * table.row;
         put(file, start, &layout::READY.to_le_bytes());

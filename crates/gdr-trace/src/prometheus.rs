@@ -1,4 +1,4 @@
-//! A report in Prometheus' text format, for node_exporter's textfile collector.
+//! Report in Prometheus' text format, for node_exporter's textfile collector.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use gdr_render::prometheus::{Kind, Metrics, labels};
 use crate::Report;
 
 impl Report {
-    /// The metrics: `gdr_trace_bytes` and `gdr_trace_operations` by NIC, operation and memory,
-    /// `gdr_trace_regions` and `gdr_trace_region_bytes` by NIC, memory and error number,
-    /// `gdr_trace_completion_errors` by NIC and status, and `gdr_trace_direct_ratio`.
+    /// Renders the metrics: `gdr_trace_bytes` and `gdr_trace_operations` by NIC, operation and memory,
+    /// `gdr_trace_regions` and `gdr_trace_region_bytes` by NIC, memory and error number, `gdr_trace_completion_errors`
+    /// by NIC and status, and `gdr_trace_direct_ratio`.
     pub fn prometheus(&self) -> String {
         let (mut bytes, mut operations) = (Sums::default(), Sums::default());
         for (nic, traffic) in self.by_nic() {
@@ -67,7 +67,7 @@ impl Report {
     }
 }
 
-/// The values of one metric by labels. Processes that used one NIC add to one series.
+/// Values of one metric by labels. Processes that used the same NIC add to the same series.
 #[derive(Default)]
 struct Sums(BTreeMap<String, u64>);
 

@@ -1,4 +1,4 @@
-//! The traces of the processes of one run.
+//! Traces of the processes of one run.
 
 use serde::Serialize;
 
@@ -13,16 +13,16 @@ pub struct Report {
     pub ended: Ended,
     /// The sum of all queue pairs of all processes.
     pub total: Traffic,
-    /// What was required, and whether it was reached.
+    /// The requirement, and whether it was met.
     pub requirement: Option<Outcome>,
-    /// Why the processes did not move the bytes that were required of them.
+    /// Why the processes did not move the required bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unmet_rdma: Option<String>,
     /// The processes that opened a device.
     pub processes: Vec<ProcessTrace>,
-    /// What the ports of kernel devices moved in this time, whatever process it was for.
+    /// What the ports of kernel devices moved in this time, for any process.
     pub ports: Vec<PortTraffic>,
-    /// Files of the trace that cannot be read, and why.
+    /// Trace files that cannot be read, and why.
     pub unreadable: Vec<String>,
 }
 
@@ -36,17 +36,17 @@ pub enum Ended {
     Signal(i32),
 }
 
-/// What was required, and whether it was reached.
+/// The requirement, and whether it was met.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// The least share of direct bytes.
+    /// Required share of direct bytes, in percent.
     pub direct_percent: f64,
     /// Whether it was reached.
     pub is_met: bool,
 }
 
-/// The counters of a port of the kernel, as increases.
+/// Increases of a kernel port's counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortTraffic {
     /// The device.
@@ -71,7 +71,7 @@ impl Traffic {
         *bytes = bytes.saturating_add(cell.bytes);
     }
 
-    /// What moved; cells without operations are left out.
+    /// Returns what moved; cells without operations are left out.
     pub fn cells(&self) -> impl Iterator<Item = Cell> {
         let all = Operation::ALL
             .into_iter()
@@ -88,13 +88,14 @@ impl Traffic {
         })
     }
 
-    /// The bytes that `of` selects.
+    /// Returns the bytes that `of` selects.
     pub fn bytes(&self, of: impl Fn(&Cell) -> bool) -> u64 {
         let bytes = self.cells().filter(of).map(|cell| cell.bytes);
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// The share of bytes that a NIC read from or wrote to GPU memory itself; `None` without bytes.
+    /// Returns the share of bytes, in percent, that a NIC itself read from or wrote to GPU memory; `None` without
+    /// bytes.
     pub fn direct_percent(&self) -> Option<f64> {
         let all = self.bytes(|_| true);
         let direct = self.bytes(|cell| cell.memory.is_direct());
@@ -151,7 +152,7 @@ impl Report {
         is_met
     }
 
-    /// The traffic of each NIC, by name.
+    /// Returns the traffic of each NIC, by name.
     pub fn by_nic(&self) -> Vec<(&str, Traffic)> {
         let mut nics: Vec<(&str, Traffic)> = Vec::new();
         for pair in self.processes.iter().flat_map(|it| &it.queue_pairs) {
@@ -185,7 +186,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A run with something of everything.
+    /// Returns a run with something of everything.
     pub(crate) fn sample() -> Report {
         let region = |memory, gpu, errno| RegionTrace {
             nic: "mlx5_0".to_owned(),

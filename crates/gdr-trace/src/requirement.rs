@@ -1,21 +1,21 @@
-//! What a run has to reach.
+//! Requirements on a run.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::Traffic;
 
-/// The least share of bytes that a NIC moves from or to GPU memory itself.
+/// Minimum share of bytes that a NIC itself reads from or writes to GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Requirement {
     direct_percent: f64,
 }
 
-/// What `direct` alone asks for. Programs send control messages from host memory beside their data.
+/// The share that `direct` alone requires. Besides their data, programs send control messages from host memory.
 const MOST_OF_IT: f64 = 95.0;
 
 impl Requirement {
-    /// The least share in percent.
+    /// Returns the least share in percent.
     pub const fn least_percent(&self) -> f64 {
         self.direct_percent
     }

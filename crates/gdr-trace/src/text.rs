@@ -1,4 +1,4 @@
-//! The report as text of at most 100 columns.
+//! Report as text of at most 100 columns.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use gdr_verbs_sys::{Errno, ibv_qp_type, ibv_wc_status};
 use crate::process_trace::UnseenPosts;
 use crate::{Ended, MemoryKind, Operation, ProcessTrace, QueuePairTrace, Report};
 
-/// How many queue pairs are listed, those with the most bytes first.
+/// Number of queue pairs to list, in descending order of bytes.
 const MOST_QUEUE_PAIRS: usize = 16;
-/// How many characters of a name are shown.
+/// Number of characters to show of a name.
 const NAME: usize = 16;
 
 impl fmt::Display for Report {
@@ -240,7 +240,7 @@ struct Registered<'a> {
     live: u64,
 }
 
-/// A part of the report, which is left out if it is empty.
+/// Writes a part of the report, which is left out if it is empty.
 fn section(
     f: &mut fmt::Formatter<'_>,
     title: &str,
@@ -260,12 +260,12 @@ fn show(table: &Table, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     lines.iter().try_for_each(|line| writeln!(f, "  {line}"))
 }
 
-/// The number of a queue pair.
+/// Returns the number of a queue pair.
 fn number(qpn: Option<u32>) -> String {
     qpn.map_or_else(|| "-".to_owned(), |qpn| qpn.to_string())
 }
 
-/// The first characters of a name, without those that would control a terminal.
+/// Returns the first characters of a name, without those that would control a terminal.
 fn cut(name: &str) -> String {
     let shown = name.chars().filter(|it| !it.is_control());
     shown.take(NAME).collect()
@@ -281,7 +281,7 @@ impl fmt::Display for Count {
     }
 }
 
-/// A number of bytes with three to four digits.
+/// A number of bytes, shown with three or four digits.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {
