@@ -1,6 +1,6 @@
-//! What tracing adds to a posted request: posts to a device that does nothing, with and without it.
+//! Cost that tracing adds to a posted request: posts to a device that does nothing, with and without tracing.
 //!
-//! `cargo bench -p gdr-verbs-trace` prints nanoseconds for each call. It proves nothing; the tests do.
+//! `cargo bench -p gdr-verbs-trace` prints nanoseconds per call. It asserts nothing; the tests do.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails is over")]
 #![allow(missing_docs, reason = "a program")]
 
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use fake_library::{FakeLibrary, domain};
 use gdr_verbs_sys::{ibv_mr, ibv_pd, ibv_qp, ibv_send_wr, ibv_sge, ibv_wr_opcode};
-// Its `dlsym` takes the place of the C library's.
+// Its `dlsym` replaces the C library's.
 use gdr_verbs_trace as _;
 
 const ROUNDS: u32 = 2_000_000;
@@ -24,7 +24,7 @@ const REPETITIONS: u32 = 7;
 type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
 type RegMr = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
 
-/// The least time of a call, in nanoseconds.
+/// Returns the least time of a call, in nanoseconds.
 fn time(mut call: impl FnMut()) -> f64 {
     let mut least = f64::MAX;
     for _ in 0..REPETITIONS {
@@ -37,7 +37,7 @@ fn time(mut call: impl FnMut()) -> f64 {
     least
 }
 
-/// A device's own function that posts nothing.
+/// Stands in for a device's own function, and posts nothing.
 unsafe extern "C" fn nothing(
     _: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -52,11 +52,11 @@ fn main() {
     let library = FakeLibrary::load(folder.path());
     let context = library.open("bench0");
     let pd = domain(context);
-    // SAFETY: the type in C.
+    // SAFETY: the function has this type in C.
     let register: RegMr = unsafe { library.function("ibv_reg_mr") };
     // As many regions and queue pairs as a large program has.
     let regions: Vec<_> = (0..10_000)
-        // SAFETY: the fake library keeps the address only.
+        // SAFETY: the fake library only keeps the address.
         .map(|_| unsafe { register(pd, ptr::null_mut(), 4096, 0) })
         .collect();
     let pairs: Vec<_> = (0..1_000).map(|_| library.queue_pair(context)).collect();

@@ -1,4 +1,4 @@
-//! Functions of the loaded C library, from its symbol table.
+//! Looks up functions of the loaded C library in its symbol table.
 //!
 //! The layouts come from elf.h and link.h.
 
@@ -33,21 +33,21 @@ struct Symbol {
     size: u64,
 }
 
-/// The address of a function; null if the C library does not have it.
+/// Returns the address of a function; null if the C library does not have it.
 pub(crate) fn function(name: &CStr) -> *mut c_void {
     let mut found = ptr::null_mut();
     visit_loaded(&mut |object| {
         if object.dlpi_name.is_null() {
             return ControlFlow::Continue(());
         }
-        // SAFETY: the loader's name of the object.
+        // SAFETY: the loader provides the object's name as a C string.
         let path = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
         let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        // Before version 2.34 of the GNU C library the functions were in the second one.
+        // Before glibc 2.34, the functions were in libdl.
         if !file.starts_with(b"libc.so.") && !file.starts_with(b"libdl.so.") {
             return ControlFlow::Continue(());
         }
-        // SAFETY: an object that the loader has loaded, for the time of this call.
+        // SAFETY: the loader has loaded this object, and keeps it for the duration of this call.
         found = unsafe { symbol(object, name) };
         match found.is_null() {
             true => ControlFlow::Continue(()),
@@ -63,7 +63,7 @@ unsafe fn symbol(info: &libc::dl_phdr_info, name: &CStr) -> *mut c_void {
     let base = info.dlpi_addr as usize;
     let at = |address: u64| ptr::with_exposed_provenance_mut::<u8>(address as usize);
     let headers = (0..usize::from(info.dlpi_phnum)).map(|number| {
-        // SAFETY: the object has this many program headers.
+        // SAFETY: the object has `dlpi_phnum` program headers.
         unsafe { &*info.dlpi_phdr.add(number) }
     });
     let Some(header) = headers.into_iter().find(|it| it.p_type == PT_DYNAMIC) else {
@@ -72,7 +72,7 @@ unsafe fn symbol(info: &libc::dl_phdr_info, name: &CStr) -> *mut c_void {
     let mut tables = [ptr::null_mut::<u8>(); 3];
     let mut entry = at(base as u64 + header.p_vaddr).cast::<Dynamic>();
     loop {
-        // SAFETY: the dynamic section ends with a tag of 0.
+        // SAFETY: the dynamic section ends with a tag of 0, where the loop stops.
         let Dynamic { tag, value } = unsafe { entry.read() };
         let table = match tag {
             0 => break,
@@ -82,23 +82,23 @@ unsafe fn symbol(info: &libc::dl_phdr_info, name: &CStr) -> *mut c_void {
             _ => 3,
         };
         if let Some(place) = tables.get_mut(table) {
-            // The loader has made addresses of these offsets, but for some C libraries.
+            // The loader replaces these offsets by addresses, except in some C libraries.
             let offset = if (value as usize) < base { base } else { 0 };
             *place = at(value + offset as u64);
         }
-        // SAFETY: not the last entry.
+        // SAFETY: this was not the last entry.
         entry = unsafe { entry.add(1) };
     }
     let [strings, symbols, hashes] = tables;
     if tables.contains(&ptr::null_mut()) {
         return ptr::null_mut();
     }
-    // SAFETY: the tables of a loaded object, which the loader itself reads.
+    // SAFETY: these are tables of a loaded object, which the loader itself reads.
     unsafe { search(strings, symbols.cast(), hashes.cast(), name) }
         .map_or(ptr::null_mut(), |value| at(base as u64 + value).cast())
 }
 
-/// The value of a symbol.
+/// Returns the value of a symbol.
 ///
 /// # Safety
 /// The tables belong to a loaded object.
@@ -111,13 +111,13 @@ unsafe fn search(
     let hash = name.to_bytes().iter().fold(5381_u32, |hash, byte| {
         hash.wrapping_mul(33).wrapping_add(u32::from(*byte))
     });
-    // SAFETY: the header of the table: buckets, first symbol, words of the Bloom filter, its shift.
+    // SAFETY: the table begins with its header: buckets, first symbol, words of the Bloom filter, its shift.
     let [buckets, first, filter, _] = unsafe { hashes.cast::<[u32; 4]>().read() };
-    // SAFETY: the filter has words of 8 bytes, and the buckets follow it.
+    // SAFETY: the filter consists of 8-byte words, and the buckets follow it.
     let bucket_table = unsafe { hashes.add(4 + 2 * filter as usize) };
     // SAFETY: the chains follow the buckets.
     let chains = unsafe { bucket_table.add(buckets as usize) };
-    // SAFETY: one of the buckets.
+    // SAFETY: the index is less than the number of buckets.
     let mut at = unsafe {
         bucket_table
             .add((hash.checked_rem(buckets)?) as usize)
@@ -128,11 +128,11 @@ unsafe fn search(
         let chained = at.checked_sub(first)?;
         // SAFETY: every symbol from the first one on has a hash.
         let found = unsafe { chains.add(chained as usize).read() };
-        // SAFETY: a symbol of the table.
+        // SAFETY: the chain contains only indices of the symbol table.
         let symbol = unsafe { symbols.add(at as usize).read() };
-        // The lowest bit of a hash ends the chain.
+        // The lowest bit of a hash marks the end of the chain.
         if found | 1 == hash | 1 && symbol.section != 0 {
-            // SAFETY: symbols name strings of the table.
+            // SAFETY: a symbol's name is an offset into the string table.
             let text = unsafe { CStr::from_ptr(strings.add(symbol.name as usize).cast()) };
             if text == name {
                 return Some(symbol.value);
@@ -155,7 +155,7 @@ mod tests {
     fn functions_of_the_c_library_are_found_by_name() {
         let getpid = function(c"getpid");
         assert!(!getpid.is_null());
-        // SAFETY: the function of this name.
+        // SAFETY: `getpid` has this type.
         let getpid: extern "C" fn() -> c_int = unsafe { std::mem::transmute(getpid) };
         assert_eq!(getpid() as u32, std::process::id());
         for name in [c"dlsym", c"dlvsym"] {

@@ -1,10 +1,10 @@
-//! Memory that a program named in a call that failed.
+//! Memory that a program passed to a call that failed.
 //!
-//! The real library may have refused the call without reading it, so it may not be there.
+//! The real library may have refused the call without reading this memory, so it may not be mapped.
 
 use std::mem::MaybeUninit;
 
-/// A value in memory of this process; `None` where it cannot be read, or where the process may not ask.
+/// Reads a value from memory of this process; returns `None` if it cannot be read, or if the process may not ask.
 ///
 /// # Safety
 /// Every bit pattern is a valid `T`.
@@ -19,9 +19,9 @@ pub(crate) unsafe fn read<T: Copy>(from: *const T) -> Option<T> {
         iov_base: from.cast_mut().cast(),
         iov_len: len,
     };
-    // SAFETY: the kernel writes to the value, and fails for addresses that cannot be read.
+    // SAFETY: the kernel writes to `value`, and fails for source addresses that cannot be read.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    // SAFETY: all bytes were written; the contract of this function.
+    // SAFETY: all bytes were written, and the caller guarantees that they form a valid value.
     (usize::try_from(read) == Ok(len)).then(|| unsafe { value.assume_init() })
 }
 

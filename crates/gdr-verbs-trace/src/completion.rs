@@ -1,4 +1,4 @@
-//! Completions: what was received, and errors.
+//! Counts completions: received data, and errors.
 
 use std::ffi::c_int;
 use std::slice;
@@ -13,12 +13,12 @@ use crate::nesting::keep_quiet;
 use crate::queue_pair::QueuePair;
 use crate::receive_kinds::Received;
 
-/// A completion, as far as it is counted.
+/// The counted fields of a completion.
 pub(crate) struct Completed {
     pub(crate) status: ibv_wc_status,
-    /// Not set where the status is an error.
+    /// Not set if the status is an error.
     pub(crate) opcode: ibv_wc_opcode,
-    /// Without it, it counts for the queue pairs that have no row.
+    /// If `None`, counted for the queue pairs without a row.
     pub(crate) qpn: Option<u32>,
     pub(crate) bytes: u32,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Completed {
 /// Counts a completion.
 pub(crate) fn count(context: &Context, completion: &Completed) {
     let is_success = completion.status == ibv_wc_status::IBV_WC_SUCCESS;
-    // A bit of every opcode of a receive.
+    // All opcodes of receives have this bit.
     let is_receive = completion.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0;
     if is_success && !is_receive {
         return;
@@ -42,7 +42,7 @@ pub(crate) fn count(context: &Context, completion: &Completed) {
         }
         return;
     }
-    // The data of a WRITE with immediate data is not in the memory of the receive.
+    // The data of a WRITE with immediate are not in the receive's memory.
     let is_write = completion.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
     let bytes = if is_write { 0 } else { completion.bytes };
     let received = Received { row, bytes };
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
     let result = unsafe { real(cq, entries, wc) };
     if let Ok(found @ 1..) = usize::try_from(result) {
         keep_quiet(|| {
-            // SAFETY: the library has written this many completions.
+            // SAFETY: the library has written `found` completions.
             let completions = unsafe { slice::from_raw_parts(wc, found) };
             // SAFETY: the caller's queue.
             let of = unsafe { (*cq).context };
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
     result
 }
 
-/// A completion, as rules look at it.
+/// Returns a completion, as rules look at it.
 fn polled(wc: &ibv_wc) -> Polled {
     let is_success = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
     Polled {

@@ -1,4 +1,4 @@
-//! Completion queues and their events, which rules look at. Nothing of them is counted.
+//! Completion queues and their events. They are checked, but not counted.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn resize_cq<const L: usize>(cq: *mut ibv_cq, size:
     // SAFETY: the caller's arguments.
     let result = unsafe { library::ibv_resize_cq(L)(cq, size) };
     if result == 0 {
-        // SAFETY: the library has changed it, so it is valid.
+        // SAFETY: the library has resized the queue, so it is valid.
         keep_quiet(|| unsafe { check::queue_changed(cq) });
     }
     result
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn resize_cq<const L: usize>(cq: *mut ibv_cq, size:
 pub(crate) unsafe extern "C" fn destroy_cq<const L: usize>(cq: *mut ibv_cq) -> c_int {
     let nesting = Nesting::enter();
     if nesting.is_outermost() {
-        // Before the call, which may wait for ever.
+        // Before the call, which may block forever.
         keep_quiet(|| check::queue_destroying(cq));
     }
     // SAFETY: the caller's argument.
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn get_cq_event<const L: usize>(
     // SAFETY: the caller's arguments.
     let result = unsafe { library::ibv_get_cq_event(L)(channel, cq, user) };
     if result == 0 {
-        // SAFETY: the library has written the queue.
+        // SAFETY: the library has written the queue's address.
         keep_quiet(|| check::event_taken(unsafe { cq.read() }));
     }
     result

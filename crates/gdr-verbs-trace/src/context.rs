@@ -10,14 +10,14 @@ use gdr_verbs_sys::{
 use crate::key_map::KeyMap;
 use crate::recorder::Recorder;
 
-/// An open context. It is never freed, as another thread may look at it while it is closed.
+/// An open context. It is never freed, because another thread may use it while it is closed.
 pub(crate) struct Context {
     pub(crate) recorder: &'static Recorder,
     /// The row of its device.
     pub(crate) nic: u32,
-    /// Its number, which keys of this context's objects begin with.
+    /// Number of the context, which is part of its objects' keys.
     pub(crate) id: u32,
-    /// The functions of the real library.
+    /// Functions of the real library.
     pub(crate) real: RealOperations,
 }
 
@@ -28,7 +28,7 @@ pub(crate) type CreateCqEx =
 pub(crate) type CreateSrqEx =
     unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
 
-/// The operations that were in the tables of a context.
+/// Operations that a context's tables held.
 pub(crate) struct RealOperations {
     pub(crate) basic: ibv_context_ops,
     pub(crate) create_qp_ex: Option<CreateQpEx>,
@@ -36,22 +36,21 @@ pub(crate) struct RealOperations {
     pub(crate) create_srq_ex: Option<CreateSrqEx>,
 }
 
-/// The contexts that are open, by the address of the structure.
+/// Open contexts, by the address of the structure.
 pub(crate) static OPEN: KeyMap = KeyMap::new();
-/// The contexts that were open, too: what a program calls through the structure of one that was closed goes
-/// to the real library all the same.
+/// Open and closed contexts. Calls through the structure of a closed context must still reach the real library.
 pub(crate) static REPLACED: KeyMap = KeyMap::new();
 /// By their own number.
 static NUMBERED: KeyMap = KeyMap::new();
 
 fn at(address: u64) -> &'static Context {
     let record = ptr::with_exposed_provenance::<Context>(address as usize);
-    // SAFETY: the maps have addresses of leaked values only.
+    // SAFETY: the maps hold only addresses of leaked values.
     unsafe { &*record }
 }
 
 impl Context {
-    /// Keeps a context that was opened.
+    /// Stores a context that was opened.
     pub(crate) fn keep(self, context: *mut ibv_context) {
         let id = self.id;
         let record = Box::into_raw(Box::new(self)).expose_provenance() as u64;
@@ -64,24 +63,24 @@ impl Context {
         }
     }
 
-    /// The context with an address, if it is open and traced.
+    /// Returns the context with an address, if it is open and traced.
     #[inline]
     pub(crate) fn of(context: *mut ibv_context) -> Option<&'static Self> {
         OPEN.get(context.addr() as u64).map(at)
     }
 
-    /// The context whose functions were replaced in the structure with an address, open or not.
+    /// Returns the context whose functions were replaced in this structure, whether or not it is still open.
     #[inline]
     pub(crate) fn behind(context: *mut ibv_context) -> Option<&'static Self> {
         REPLACED.get(context.addr() as u64).map(at)
     }
 
-    /// The context of an object with this key.
+    /// Returns the context of an object with this key.
     pub(crate) fn of_key(key: u64) -> Option<&'static Self> {
         NUMBERED.get(key >> 32).map(at)
     }
 
-    /// The key of an object of this context that has a number.
+    /// Returns the key of an object of this context that has a number.
     #[inline]
     pub(crate) fn key(&self, number: u32) -> u64 {
         u64::from(self.id) << 32 | u64::from(number)

@@ -1,4 +1,4 @@
-//! Extended completion queues, whose functions get functions of this crate.
+//! Extended completion queues, whose functions this crate replaces.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -19,7 +19,7 @@ use crate::nesting::{Nesting, keep_quiet};
 type StartPoll = unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int;
 type NextPoll = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
 
-/// The functions that were in a queue.
+/// Functions that a queue held.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct RealFunctions {
@@ -27,17 +27,17 @@ struct RealFunctions {
     next_poll: Option<NextPoll>,
 }
 
-/// The functions that were in queues, by the address of the structure. A destroyed queue's stay: what a
-/// program calls through it goes to the real library all the same.
+/// Functions that queues held, by the address of the structure. Entries of destroyed queues stay, because calls through
+/// them must still reach the real library.
 static QUEUES: KeyMap = KeyMap::new();
 
-/// The functions, once for all queues that have the same ones.
+/// Function tables, shared by queues with equal ones.
 static FUNCTIONS: Interned<RealFunctions> = Interned::new();
 
 fn functions_of(cq: *mut ibv_cq_ex) -> Option<&'static RealFunctions> {
     let address = QUEUES.get(cq.addr() as u64)?;
     let real = ptr::with_exposed_provenance::<RealFunctions>(address as usize);
-    // SAFETY: the map has addresses of leaked values only.
+    // SAFETY: the map holds only addresses of leaked values.
     Some(unsafe { &*real })
 }
 
@@ -55,19 +55,19 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     let cq = unsafe { real(context, attr) };
     if nesting.is_outermost() && !cq.is_null() {
         keep_quiet(|| {
-            // SAFETY: a new queue, which the program does not have yet.
+            // SAFETY: the queue is new, and the program does not have it yet.
             let queue = unsafe { &mut *cq };
             let real = RealFunctions {
                 start_poll: queue.start_poll,
                 next_poll: queue.next_poll,
             };
-            // SAFETY: a structure of nullable functions.
+            // SAFETY: the structure consists of nullable functions.
             let known = unsafe { FUNCTIONS.get(real) };
             let known = ptr::from_ref(known).expose_provenance();
             QUEUES.insert(cq.addr() as u64, known as u64);
             queue.start_poll = queue.start_poll.and(Some(start_poll));
             queue.next_poll = queue.next_poll.and(Some(next_poll));
-            // SAFETY: a new queue; the structure begins with the fields of `ibv_cq`.
+            // SAFETY: the queue is new, and its structure begins with the fields of `ibv_cq`.
             unsafe { check::queue_changed(cq.cast()) };
         });
     }
@@ -81,7 +81,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     // SAFETY: the caller's arguments.
     let result = unsafe { real(cq, attr) };
     if result == 0 {
-        // SAFETY: the queue has a completion.
+        // SAFETY: the queue is at a completion.
         keep_quiet(|| unsafe { count_current(cq) });
     } else {
         keep_quiet(|| check::polled_nothing(cq.cast()));
@@ -96,25 +96,25 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller's argument.
     let result = unsafe { real(cq) };
     if result == 0 {
-        // SAFETY: the queue has a completion.
+        // SAFETY: the queue is at a completion.
         keep_quiet(|| unsafe { count_current(cq) });
     }
     result
 }
 
-/// Counts the completion that a queue is at.
+/// Counts the completion that a queue is currently at.
 ///
 /// # Safety
 /// `cq` is between `ibv_start_poll` and `ibv_end_poll`, and has a completion.
 unsafe fn count_current(cq: *mut ibv_cq_ex) {
-    // SAFETY: a valid queue, which only this thread polls.
+    // SAFETY: the queue is valid, and only this thread polls it.
     let queue = unsafe { &*cq };
     let Some(context) = Context::of(queue.context) else {
         return;
     };
     let is_success = queue.status == ibv_wc_status::IBV_WC_SUCCESS;
     let opcode = match queue.read_opcode {
-        // SAFETY: the queue has a completion with this field.
+        // SAFETY: the queue is at a completion with this field.
         Some(read) if is_success => unsafe { read(cq) },
         _ => ibv_wc_opcode::IBV_WC_SEND,
     };

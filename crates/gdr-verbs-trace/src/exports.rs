@@ -1,5 +1,4 @@
-//! What takes the place of functions of libibverbs and libmlx5: for linked programs by name, and in the
-//! answers of `dlsym`.
+//! Replacements for functions of libibverbs and libmlx5: by name for linked programs, and in the results of `dlsym`.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem;
@@ -26,11 +25,11 @@ use crate::region::{
 };
 use crate::shared_receive_queue::{create_srq, destroy_srq, modify_srq};
 
-/// A function of this crate, by address.
+/// Address of a function of this crate.
 #[derive(Clone, Copy)]
 struct Code(*const c_void);
 
-// SAFETY: the address of code is the same for all threads.
+// SAFETY: a code address is valid in all threads.
 unsafe impl Sync for Code {}
 
 /// Exports the functions.
@@ -38,7 +37,7 @@ macro_rules! export {
     ($(
         $name:ident $version:literal = $own:ident($($argument:ident: $type:ty),*) -> $ret:ty => $fails:ident;
     )*) => {
-        /// What takes the place of a function of the library with this number.
+        /// Returns the replacement for a function of the library with this number.
         fn of_library(function: Function, library: usize) -> *const c_void {
             const fn of<const L: usize>() -> [Code; COUNT] {
                 [$({
@@ -69,11 +68,10 @@ macro_rules! export {
 
 with_functions!(export);
 
-/// Where the libraries from number 1 on are in memory; 0 for those that are not known yet.
+/// Base addresses of the libraries from number 1 on; 0 if not known yet.
 static BASES: [AtomicUsize; LIBRARIES] = [const { AtomicUsize::new(0) }; LIBRARIES];
 
-/// What takes the place of a function that a program has looked up; `None` for functions that are not
-/// counted.
+/// Returns the replacement for a function that a program has looked up; `None` for functions that are not counted.
 pub(crate) fn replacement(name: &CStr, found: *mut c_void) -> Option<*const c_void> {
     let function = FUNCTIONS.into_iter().find(|it| it.name() == name)?;
     let base = base_of(found)?;
@@ -84,7 +82,7 @@ pub(crate) fn replacement(name: &CStr, found: *mut c_void) -> Option<*const c_vo
     if base_of(real(function, 0)) == Some(base) {
         return Some(own);
     }
-    // Without a lock, which a forked child would wait for.
+    // Without a lock, which could be held forever in a forked child.
     let library = (1..LIBRARIES).find(|at| {
         let known = BASES[*at].compare_exchange(0, base, Ordering::AcqRel, Ordering::Acquire);
         known.is_ok() || known == Err(base)
@@ -93,12 +91,12 @@ pub(crate) fn replacement(name: &CStr, found: *mut c_void) -> Option<*const c_vo
     Some(of_library(function, library))
 }
 
-/// Where the object that has an address is in memory.
+/// Returns where the object that has an address is in memory.
 fn base_of(address: *const c_void) -> Option<usize> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: all fields may be zero.
+    // SAFETY: zero is a valid value of every field.
     let mut info: libc::Dl_info = unsafe { mem::zeroed() };
     // SAFETY: the structure is writable; any address may be looked up.
     let found = unsafe { libc::dladdr(address, &mut info) };

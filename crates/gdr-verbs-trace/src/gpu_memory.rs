@@ -1,12 +1,12 @@
-//! Which memory is a GPU's.
+//! Tells which memory belongs to a GPU.
 
 use gdr_cuda::{Cuda, DevicePtr, Driver, Ordinal, PointerKind};
 use gdr_trace::layout::flag;
 
 use crate::recorder::Recorder;
 
-/// The GPU whose memory an address is in. `None` for host memory, also if a GPU's driver page-locked
-/// it, and where this process does not use CUDA.
+/// Returns the GPU that an address belongs to. `None` for host memory, even if a GPU's driver page-locked it, and if
+/// this process does not use CUDA.
 pub(crate) fn gpu_of(recorder: &Recorder, address: u64) -> Option<u32> {
     let driver = match Cuda::of_process() {
         Ok(driver) => driver?,

@@ -1,13 +1,13 @@
-//! Tables of functions that many objects have, each kept once.
+//! Function tables that many objects share, each stored once.
 
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
 use gdr_process::PerProcess;
 
-/// Values that are never freed, each once.
+/// Values that are stored once and never freed.
 ///
-/// A forked child keeps equal ones of its own: a thread of its parent may hold the lock.
+/// A forked child has its own values, because a thread of the parent may hold the lock.
 pub(crate) struct Interned<T: 'static>(PerProcess<Mutex<Vec<&'static T>>>);
 
 impl<T: Copy + Send + Sync> Interned<T> {
@@ -15,7 +15,7 @@ impl<T: Copy + Send + Sync> Interned<T> {
         Self(PerProcess::new())
     }
 
-    /// The value that is kept for an equal one.
+    /// Returns the value that is kept for an equal one.
     ///
     /// # Safety
     /// `T` has fields of type `Option<fn>` only.
@@ -23,7 +23,7 @@ impl<T: Copy + Send + Sync> Interned<T> {
         let all = self.0.get_fast();
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.iter().find(|known| {
-            // SAFETY: the contract of this function.
+            // SAFETY: the caller guarantees the layout of both values.
             unsafe { addresses(**known) == addresses(&value) }
         });
         if let Some(known) = known {
@@ -39,7 +39,7 @@ impl<T: Copy + Send + Sync> Interned<T> {
 /// `T` has fields of type `Option<fn>` only.
 unsafe fn addresses<T>(value: &T) -> &[usize] {
     let words = size_of::<T>() / size_of::<usize>();
-    // SAFETY: fields of one word each, without padding; a null function is 0.
+    // SAFETY: all fields are one word without padding, and a null function is 0.
     unsafe { slice::from_raw_parts(std::ptr::from_ref(value).cast(), words) }
 }
 
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn equal_tables_are_kept_once() {
         let all = Interned::new();
-        // SAFETY: a structure of two functions.
+        // SAFETY: the structure consists of two functions.
         let get = |pair| unsafe { all.get(pair) };
         let first = get(Pair(Some(one), None));
         assert!(std::ptr::eq(first, get(Pair(Some(one), None))));

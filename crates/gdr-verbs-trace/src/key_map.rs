@@ -1,7 +1,7 @@
 //! A map of numbers that is read without a lock, for lookups at every request.
 //!
-//! A forked child has the map as it was at that moment, also in the middle of a change: it takes turns with
-//! its own threads only, and each store of a change leaves every key that stays where a search finds it.
+//! A forked child has the map in the state of that moment, possibly in the middle of a change. It only synchronizes
+//! with its own threads, and each store of a change leaves every remaining key where a search finds it.
 
 use std::hint;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
@@ -13,10 +13,10 @@ use gdr_process::PerProcess;
 
 use crate::nesting::keep_errno;
 
-/// A map from keys that are not 0 to values. Threads that change it take turns; readers take no lock.
+/// A map from nonzero keys to values. Writers take turns; readers take no lock.
 pub(crate) struct KeyMap {
     slots: AtomicPtr<Slots>,
-    /// The number of entries. In a child that was forked during a change it may be one off.
+    /// Number of entries. May be off by one in a child forked during a change.
     len: AtomicUsize,
     lock: PerProcess<WriterLock>,
 }
@@ -25,29 +25,29 @@ pub(crate) struct KeyMap {
 #[derive(Default)]
 struct WriterLock {
     writer: Mutex<()>,
-    /// Odd while entries are moved.
+    /// Odd while entries are being moved.
     sequence: AtomicU64,
 }
 
-/// Open addressing with linear probing. A table that is outgrown is not freed, as a reader may be in
-/// it: together they are smaller than the current one.
+/// Open addressing with linear probing. An outgrown table is not freed, because a reader may still use it; together,
+/// these are smaller than the current one.
 struct Slots {
     entries: Box<[Entry]>,
 }
 
 #[derive(Default)]
 struct Entry {
-    /// 0 where it is free.
+    /// 0 if the entry is free.
     key: AtomicU64,
     value: AtomicU64,
 }
 
-/// The entries of a new table.
+/// Entries of a new table.
 const FIRST_SIZE: usize = 64;
-/// How often a reader tries again at once while entries are moved. That takes far less, unless the
-/// thread that moves them has lost its CPU.
+/// How often a reader retries at once while entries are being moved. A move takes far less time, unless the moving
+/// thread has lost its CPU.
 const SPINS: u32 = 1 << 10;
-/// How often it tries after that, and what it waits in between.
+/// How often it retries after that, and how long it waits in between.
 const PAUSES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -57,7 +57,7 @@ impl Slots {
         Box::into_raw(Box::new(Self { entries }))
     }
 
-    /// The entries from the first one for a key on, each once.
+    /// Returns the entries from the first one for a key on, each once.
     fn probe(&self, key: u64) -> impl Iterator<Item = (usize, &Entry)> {
         let mask = self.entries.len() - 1;
         let first = self.first(key);
@@ -73,7 +73,7 @@ impl Slots {
         (hash >> (64 - self.entries.len().trailing_zeros())) as usize
     }
 
-    /// Where a key is, or the free entry where it would be. A table always has a free entry.
+    /// Returns the entry of a key, or the free entry where it would be. A table always has a free entry.
     fn find(&self, key: u64) -> Option<(usize, &Entry)> {
         self.probe(key).find(|(_, entry)| {
             let found = entry.key.load(Ordering::Acquire);
@@ -87,12 +87,12 @@ impl Slots {
         found.then(|| entry.value.load(Ordering::Relaxed))
     }
 
-    /// Frees the first entry of a key.
+    /// Removes the first entry of a key.
     fn take_out(&self, key: u64) {
         let Some((mut hole, _)) = self.find(key) else {
             return;
         };
-        // Entries after the hole that belong before it move into it, so no search ends early.
+        // Later entries of the same probe sequence move into the hole, so that no search ends early.
         let mask = self.entries.len() - 1;
         let mut at = hole;
         loop {
@@ -104,7 +104,7 @@ impl Slots {
             }
             let wanted = self.first(moved);
             if (at.wrapping_sub(wanted) & mask) >= (at.wrapping_sub(hole) & mask) {
-                // It stays in its old place until that becomes the hole.
+                // It also stays in its old place until that becomes the hole.
                 self.entries[hole].set(moved, next.value.load(Ordering::Relaxed));
                 hole = at;
             }
@@ -147,10 +147,10 @@ impl KeyMap {
         unsafe { self.slots.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     #[inline]
     pub(crate) fn get(&self, key: u64) -> Option<u64> {
-        // No entry, so no key either; 0 is the key of entries that are free.
+        // 0 marks free entries, so it is never a key.
         self.slots().filter(|_| key != 0)?;
         let lock = self.lock.get_fast();
         for attempt in 0..SPINS + PAUSES {
@@ -186,7 +186,7 @@ impl KeyMap {
             other => {
                 let size = other.map_or(FIRST_SIZE, |slots| slots.entries.len() * 2);
                 let larger = Slots::new(size);
-                // SAFETY: just made, and never freed.
+                // SAFETY: just allocated, and never freed.
                 let grown = unsafe { &*larger };
                 for entry in other.iter().flat_map(|slots| &slots.entries) {
                     let key = entry.key.load(Ordering::Relaxed);
@@ -212,7 +212,7 @@ impl KeyMap {
         let _writing = lock.lock();
         let slots = self.slots()?;
         let value = slots.value_of(key)?;
-        // A key that was being moved when this process was forked is there twice.
+        // A key that was being moved during the fork is present twice.
         while slots.value_of(key).is_some() {
             lock.sequence.fetch_add(1, Ordering::AcqRel);
             fence(Ordering::Release);

@@ -1,9 +1,8 @@
-//! Counts what a verbs program registers and moves, from inside its process.
+//! Counts what a verbs program registers and moves, from within its process.
 //!
-//! The crate exports C functions only. `cargo xtask verbs-library` installs it as
-//! `libgdr-verbs-trace.so`, which `gdr trace` puts in front of libibverbs by `LD_PRELOAD`. Each
-//! function of libibverbs that it exports calls the same function of the real library, which is
-//! what the program would call without it, and counts the result:
+//! The crate exports only C functions. `cargo xtask verbs-library` installs it as `libgdr-verbs-trace.so`, which `gdr
+//! trace` places in front of libibverbs with `LD_PRELOAD`. Each exported libibverbs function calls its counterpart in
+//! the real library, which the program would otherwise call directly, and counts the result:
 //!
 //! - Functions that the program is linked against are found with `dlsym(RTLD_NEXT)`. For programs that look
 //!   functions up in a library that they have loaded, this library also exports `dlsym` and `dlvsym`, which
@@ -12,11 +11,10 @@
 //!   extended completion queues. This crate's functions are put into those tables when an object is created
 //!   (`open_context`, `queue_pair`, `cq_ex`).
 //!
-//! The counters are in a file in the directory that `GDR_TRACE_FOLDER` names, which the process maps
-//! (`recorder`, with the layout of `gdr_trace::layout`). If the variable is not set, nothing is counted, and
-//! no table is changed.
+//! The counters are in a file that the process maps, in the directory that `GDR_TRACE_FOLDER` names (`recorder`, with
+//! the layout of `gdr_trace::layout`). If the variable is not set, nothing is counted and no table is changed.
 //!
-//! The program sees no difference: results, errno and the order of calls are those of the real library.
+//! Programs observe no difference: results, errno and the order of calls stay the same.
 
 #![warn(clippy::disallowed_methods)]
 
@@ -47,8 +45,7 @@ mod symbol_lookup;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 
-/// The version of this crate, which `gdr trace` reads from the file of the library: a C string, not a
-/// pointer to one.
+/// Version of this crate, which `gdr trace` reads from the library's file: a C string, not a pointer to one.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "a name of C")]
 static gdr_verbs_trace_version: [u8; VERSION.len()] = {

@@ -1,8 +1,8 @@
-//! The functions of libibverbs and libmlx5 that are counted, and where the real ones are.
+//! The functions of libibverbs and libmlx5 that are counted, and the addresses of the real ones.
 //!
-//! Number 0 of the libraries is what the loader finds after this one for linked programs. The others
-//! are libraries that the program loaded by name and looked functions up in. Each function of this
-//! crate exists once for each number, so it knows which library to call.
+//! Library number 0 is what the loader finds after this library for linked programs. The others are libraries that the
+//! program loaded by name to look functions up in them. Each function of this crate exists once per number, so that it
+//! knows which library to call.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem;
@@ -17,7 +17,7 @@ use gdr_verbs_sys::{
 use crate::nesting::set_errno;
 use crate::next_symbol;
 
-/// How many libraries are distinguished. Functions of others are not replaced.
+/// Number of libraries that are distinguished. Functions of further ones are not replaced.
 pub(crate) const LIBRARIES: usize = 4;
 
 /// `struct ibv_srq_init_attr` of libibverbs' header. `struct ibv_srq_init_attr_ex` begins with the same
@@ -29,8 +29,7 @@ pub(crate) struct ibv_srq_init_attr {
     pub(crate) attr: ibv_srq_attr,
 }
 
-/// Passes the functions to a macro: the name and version in C, and the function of this crate that
-/// takes its place.
+/// Passes the functions to a macro: name and version in C, and the function of this crate that replaces it.
 macro_rules! with_functions {
     ($declare:ident) => {
         $declare! {
@@ -100,7 +99,7 @@ macro_rules! with_functions {
 }
 pub(crate) use with_functions;
 
-/// Declares a function for each that calls it in a library.
+/// Declares, for each function, one that calls it in a library.
 macro_rules! declare_real {
     ($(
         $name:ident $version:literal = $own:ident($($argument:ident: $type:ty),*) -> $ret:ty => $fails:ident;
@@ -131,14 +130,14 @@ macro_rules! declare_real {
         }
 
         $(
-            /// The function of the library with this number; one that fails where it has none.
+            /// Returns the function of the library with this number, or one that fails if the library lacks it.
             pub(crate) fn $name(library: usize) -> unsafe extern "C" fn($($type),*) -> $ret {
                 extern "C" fn missing($(_: $type),*) -> $ret {
                     missing::$fails()
                 }
                 let address = real(Function::$name, library);
                 let found: Option<unsafe extern "C" fn($($type),*) -> $ret> =
-                    // SAFETY: a function of this name has this type, or the address is null.
+                    // SAFETY: a function with this name has this type, or the address is null.
                     unsafe { mem::transmute(address) };
                 found.unwrap_or(missing)
             }
@@ -148,11 +147,11 @@ macro_rules! declare_real {
 
 with_functions!(declare_real);
 
-/// The addresses of functions by library, as far as they were looked up.
+/// Addresses of functions by library, as far as they have been looked up.
 static REAL: [[AtomicPtr<c_void>; COUNT]; LIBRARIES] =
     [const { [const { AtomicPtr::new(ptr::null_mut()) }; COUNT] }; LIBRARIES];
 
-/// The address of a function in a library; null if it has none.
+/// Returns the address of a function in a library; null if it has none.
 pub(crate) fn real(function: Function, library: usize) -> *mut c_void {
     let place = &REAL[library][function as usize];
     let known = place.load(Ordering::Acquire);
@@ -169,19 +168,19 @@ pub(crate) fn set_real(function: Function, library: usize, address: *mut c_void)
     REAL[library][function as usize].store(address, Ordering::Release);
 }
 
-/// Looks all functions up that linked programs call, when a program begins to use them: later calls do
-/// not ask the loader.
+/// Looks up all functions that linked programs call when a program begins to use them, so that later calls do not
+/// involve the loader.
 pub(crate) fn look_up_all() {
     for function in FUNCTIONS {
         real(function, 0);
     }
 }
 
-/// What functions return that no real library has, each by the convention of its name.
+/// Replacements for functions that the real library lacks. Each fails by the convention of its function.
 pub(crate) mod missing {
     use super::{Errno, c_int, ptr, set_errno};
 
-    /// A function that is not there.
+    /// The error of a missing function.
     const ERROR: Errno = Errno::EOPNOTSUPP;
 
     /// Null, and errno.
@@ -193,13 +192,13 @@ pub(crate) mod missing {
     /// Nothing.
     pub(crate) fn nothing() {}
 
-    /// An error number, and errno.
+    /// Sets errno, and returns the error number.
     pub(crate) fn error_number() -> c_int {
         set_errno(ERROR);
         ERROR.0
     }
 
-    /// A negative error number, where a positive one would be a count.
+    /// Returns a negative error number, where a positive one would be a count.
     pub(crate) fn negative() -> c_int {
         -ERROR.0
     }
@@ -210,9 +209,9 @@ pub(crate) mod missing {
         -1
     }
 
-    /// What `ibv_rereg_mr` returns where the device refuses, and errno.
+    /// Sets errno, and returns what `ibv_rereg_mr` returns if the device refuses.
     pub(crate) fn rereg_mr() -> c_int {
-        /// `IBV_REREG_MR_ERR_CMD` of the header: the region is as it was.
+        /// `IBV_REREG_MR_ERR_CMD` of the header: the region is unchanged.
         const REFUSED_BY_DEVICE: c_int = -4;
         set_errno(ERROR);
         REFUSED_BY_DEVICE

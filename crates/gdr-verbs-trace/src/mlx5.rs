@@ -1,5 +1,5 @@
-//! Functions of libmlx5 that open devices, register and create beside libibverbs, and those by which a
-//! program posts by itself.
+//! Functions of libmlx5 that open devices, register memory and create objects besides libibverbs, and functions with
+//! which a program posts by itself.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn devx_obj_create<const L: usize>(
     unsafe { library::mlx5dv_devx_obj_create(L)(context, input, input_len, output, output_len) }
 }
 
-/// Notes that requests may be posted without this library.
+/// Records that requests may be posted without this library.
 fn note(flags: u64) {
     quietly(|| {
         keep_errno(|| {

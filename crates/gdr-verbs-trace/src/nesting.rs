@@ -1,7 +1,7 @@
-//! Calls of libibverbs within calls of libibverbs, which are not counted again.
+//! Detects calls of libibverbs within calls of libibverbs, which must not be counted again.
 //!
-//! libibverbs' `ibv_reg_mr` calls `ibv_reg_mr_iova2`, and a library in front of another one calls the
-//! same function of that. Such calls come through the exported functions too.
+//! libibverbs' `ibv_reg_mr` calls `ibv_reg_mr_iova2`, and a library in front of another calls the same function there.
+//! These calls also arrive through the exported functions.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -12,7 +12,7 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A call that goes on in the real library, until this is dropped.
+/// A call into the real library, in progress until this is dropped.
 pub(crate) struct Nesting {
     is_outermost: bool,
 }
@@ -26,7 +26,7 @@ impl Nesting {
         }
     }
 
-    /// Whether the program made the call, and not a library within one.
+    /// Returns whether the program made the call, and not a library within one.
     pub(crate) fn is_outermost(&self) -> bool {
         self.is_outermost
     }
@@ -38,7 +38,7 @@ impl Drop for Nesting {
     }
 }
 
-/// The errno of this thread.
+/// Returns the errno of this thread.
 pub(crate) fn errno() -> Errno {
     // SAFETY: the C library returns the address of the errno of this thread.
     Errno(unsafe { *libc::__errno_location() })

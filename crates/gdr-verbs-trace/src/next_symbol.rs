@@ -1,4 +1,4 @@
-//! Functions of the real library, and the C library's `dlsym` and `dlvsym`.
+//! Finds functions of the real library, and the C library's `dlsym` and `dlvsym`.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem;
@@ -10,7 +10,7 @@ use crate::c_library;
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// A function that linked programs would call without this library; null if there is no such function.
+/// Returns the function that linked programs would call without this library; null if there is none.
 pub(crate) fn behind_this_library(name: &CStr, version: &CStr) -> *mut c_void {
     let versioned = real_dlvsym().map(|find| {
         // SAFETY: C strings.
@@ -21,7 +21,7 @@ pub(crate) fn behind_this_library(name: &CStr, version: &CStr) -> *mut c_void {
     {
         return found;
     }
-    // Another version has the same function, as far as this library knows them.
+    // Accept another version: all versions known to this library have the same function.
     let found = real_dlsym().map_or(ptr::null_mut(), |find| {
         // SAFETY: a C string.
         unsafe { find(libc::RTLD_NEXT, name.as_ptr()) }
@@ -32,22 +32,22 @@ pub(crate) fn behind_this_library(name: &CStr, version: &CStr) -> *mut c_void {
     found
 }
 
-/// The C library's `dlsym`.
+/// Returns the C library's `dlsym`.
 pub(crate) fn real_dlsym() -> Option<Dlsym> {
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     // SAFETY: null or the address of a function of this type.
     unsafe { mem::transmute(of_c_library(&REAL, c"dlsym")) }
 }
 
-/// The C library's `dlvsym`.
+/// Returns the C library's `dlvsym`.
 pub(crate) fn real_dlvsym() -> Option<Dlvsym> {
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     // SAFETY: null or the address of a function of this type.
     unsafe { mem::transmute(of_c_library(&REAL, c"dlvsym")) }
 }
 
-/// Finds both when this library is loaded: later lookups of the program do not ask the loader for them, in a
-/// forked child in particular.
+/// Finds both when this library is loaded, so that later lookups of the program, particularly in a forked child, do not
+/// involve the loader.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOADING: extern "C" fn() = find_both;

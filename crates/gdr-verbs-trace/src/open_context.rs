@@ -1,4 +1,4 @@
-//! Opening contexts, whose tables of functions get functions of this crate.
+//! Opening of contexts, whose function tables this crate changes.
 
 use std::ffi::{CStr, c_int};
 use std::mem::offset_of;
@@ -12,7 +12,7 @@ use crate::nesting::{Nesting, keep_errno, keep_quiet, quietly};
 use crate::recorder;
 use crate::{check, completion, completion_queue, cq_ex, post, queue_pair, shared_receive_queue};
 
-/// Counts a context that was opened, and takes the place of its operations.
+/// Counts a context that was opened, and replaces its operations.
 ///
 /// # Safety
 /// `context` is null or open, and no other thread uses it yet.
@@ -25,9 +25,9 @@ pub(crate) unsafe fn opened(context: *mut ibv_context) {
     };
     check::opened();
     static NEXT: AtomicU32 = AtomicU32::new(1);
-    // SAFETY: an open context names its device.
+    // SAFETY: an open context has a device, whose name is a C string.
     let name = unsafe { CStr::from_ptr((&raw const (*(*context).device).name).cast()) };
-    // SAFETY: the contract of this function; the types are the fields'.
+    // SAFETY: the context is open by contract, and the types match the fields.
     let (create_qp, create_cq, create_srq) = unsafe {
         (
             provider_op_field(context, offset_of!(verbs_context, create_qp_ex), |it| {
@@ -57,7 +57,7 @@ pub(crate) unsafe fn opened(context: *mut ibv_context) {
         },
     };
     let basic = &record.real.basic;
-    // SAFETY: as above; no other thread reads the table.
+    // SAFETY: as above, and no other thread reads the table.
     let ops = unsafe { &mut (*context).ops };
     ops.post_send = basic.post_send.and(Some(post::post_send));
     ops.post_recv = basic.post_recv.and(Some(post::post_recv));
@@ -73,7 +73,7 @@ pub(crate) unsafe fn opened(context: *mut ibv_context) {
     record.keep(context);
 }
 
-/// Puts a function into a field that has one; returns the one before.
+/// Replaces the function in a field that has one; returns the previous one.
 ///
 /// # Safety
 /// The field is writable, and no other thread uses it.
@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn import_device<const L: usize>(fd: c_int) -> *mut
 pub(crate) unsafe extern "C" fn close_device<const L: usize>(context: *mut ibv_context) -> c_int {
     let nesting = Nesting::enter();
     let key = context.addr() as u64;
-    // Before the call: after it the address may be another context's.
+    // Before the call: afterwards, the address may belong to another context.
     let record = nesting.is_outermost().then(|| OPEN.remove(key)).flatten();
     // SAFETY: the caller's argument.
     let result = unsafe { library::ibv_close_device(L)(context) };

@@ -1,4 +1,4 @@
-//! Posting: what requests move, by operation and kind of memory.
+//! Posting: counts what requests move, by operation and kind of memory.
 
 use std::ffi::c_int;
 use std::slice;
@@ -21,13 +21,12 @@ use crate::region::kind_of;
 struct Tally {
     /// Operations and bytes.
     cells: [(u64, u64); CELLS],
-    /// The cells that are not 0, one bit each.
+    /// Cells other than 0, one bit each.
     used: u32,
     requests: u64,
 }
 
-/// The most requests of one chain that are looked at: a list that does not end does not stop the
-/// program here.
+/// Maximum number of requests to visit in a chain, so that an endless list does not stop the program here.
 pub(crate) const LONGEST_CHAIN: u64 = 1 << 20;
 
 impl Tally {
@@ -49,7 +48,7 @@ impl Tally {
         }
     }
 
-    /// Adds what the requests from `wr` up to `end` move, each of at most `segments` segments.
+    /// Adds what the requests from `wr` up to `end` move, each with at most `segments` segments.
     ///
     /// # Safety
     /// The real library has accepted these requests in the call that goes on.
@@ -62,11 +61,11 @@ impl Tally {
         end: *mut ibv_send_wr,
     ) {
         while !wr.is_null() && wr != end && self.requests < LONGEST_CHAIN {
-            // SAFETY: a request of the list.
+            // SAFETY: `wr` is a request of the caller's list.
             let request = unsafe { &*wr };
             self.requests += 1;
             if let Some(operation) = operation_of(request.opcode) {
-                // SAFETY: the request has as many entries as it says.
+                // SAFETY: `sg_list` has `num_sge` entries.
                 let list = unsafe { entries(request.sg_list, request.num_sge, segments) };
                 let flags = ibv_send_flags(request.send_flags);
                 if flags.contains(ibv_send_flags::IBV_SEND_INLINE) {
@@ -80,7 +79,8 @@ impl Tally {
         }
     }
 
-    /// Adds a request: its bytes by the memory of each segment, and itself by the largest segment's memory.
+    /// Adds a request: its bytes by the memory of each segment, and the request itself by the memory of the largest
+    /// segment.
     #[inline]
     fn add_segments(&mut self, context: &Context, operation: Operation, list: &[ibv_sge]) {
         match list {
@@ -115,7 +115,7 @@ impl Tally {
     }
 }
 
-/// The operation of a request; `None` if it moves nothing.
+/// Returns the operation of a request; `None` if it moves nothing.
 #[inline]
 fn operation_of(opcode: Opcode) -> Option<Operation> {
     Some(match opcode {
@@ -134,7 +134,7 @@ fn operation_of(opcode: Opcode) -> Option<Operation> {
     })
 }
 
-/// The scatter/gather list of a request. One with more than `most` segments counts as empty: the real
+/// Returns the scatter/gather list of a request. A list with more than `most` segments counts as empty: the real
 /// library accepts it only for operations that do not read it.
 ///
 /// # Safety
@@ -150,7 +150,7 @@ pub(crate) unsafe fn entries<'a>(list: *const ibv_sge, count: c_int, most: u32) 
     }
 }
 
-/// The memory of the largest segment.
+/// Returns the memory of the largest segment.
 pub(crate) fn largest(context: &Context, list: &[ibv_sge]) -> MemoryKind {
     let largest = list.iter().max_by_key(|sge| sge.length);
     largest.map_or(MemoryKind::Inline, |sge| kind_of(context, sge.lkey))
@@ -168,17 +168,17 @@ pub(crate) unsafe fn refuse<T>(wr: *mut T, bad_wr: *mut *mut T) -> c_int {
     missing::error_number()
 }
 
-/// The requests of a list that a post accepted.
+/// Requests of a list that a post accepted.
 #[derive(Clone, Copy)]
 enum Accepted<T> {
     All,
-    /// Those before this one, which is a request of the list.
+    /// The requests before this one, which is in the list.
     Until(*mut T),
     None,
 }
 
 impl<T> Accepted<T> {
-    /// The address of the first request that was refused.
+    /// Returns the address of the first request that was refused.
     fn first_refused(&self, list: *mut T) -> Option<usize> {
         match self {
             Self::All => None,
@@ -190,8 +190,8 @@ impl<T> Accepted<T> {
 
 /// Posts in the real library; returns its result, and what it accepted.
 ///
-/// The program's place for the first request that is refused may hold anything, and a library need not set it.
-/// So the library gets one in which that is seen.
+/// The program's variable for the first refused request may hold anything, and a library need not set it. The library
+/// therefore gets a variable in which a change is visible.
 ///
 /// # Safety
 /// `bad_wr` is null or writable; `call` posts with the place that it gets, or null.
@@ -209,7 +209,7 @@ unsafe fn post<T>(
     };
     let is_set = bad != unset;
     if is_set {
-        // SAFETY: the contract of this function: it is not null, as the library got a place.
+        // SAFETY: not null by contract, because the library got a place to write to.
         unsafe { bad_wr.write(bad) };
     }
     let accepted = match result {
@@ -220,8 +220,8 @@ unsafe fn post<T>(
     (result, accepted)
 }
 
-/// Defines a function of a table of C that passes its arguments on with where it was called from. It jumps, so
-/// the caller's frame is the one before `$with_caller`'s.
+/// Defines a function for a C table that passes on its arguments together with its call site. It jumps, so that the
+/// frame before `$with_caller`'s is the caller's.
 macro_rules! with_caller {
     (3 $(#[$about:meta])* $name:ident($($argument:ident: $type:ty),*) => $with_caller:ident) => {
         $(#[$about])*
@@ -278,10 +278,10 @@ with_caller! { 3
     post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) => post_recv_from
 }
 
-/// Posts, and counts what was accepted.
+/// Posts, and counts the accepted requests.
 ///
-/// A list is read after the call only, as far as it was accepted: what the real library refuses may name
-/// memory that is not there. The list is the caller's until this returns.
+/// Reads the list only after the call, up to the last accepted request, because a refused request may name unmapped
+/// memory. The list belongs to the caller until this returns.
 ///
 /// # Safety
 /// As for `ibv_post_send`.
@@ -315,7 +315,7 @@ unsafe extern "C" fn post_send_from(
         };
         let pair = match pair {
             Some(pair) => pair,
-            // SAFETY: the library has accepted requests for it, so it is valid.
+            // SAFETY: the library has accepted requests for the queue pair, so it is valid.
             None if result == 0 => unsafe { QueuePair::of(qp) }?,
             None => return None,
         };
@@ -353,8 +353,8 @@ unsafe extern "C" fn post_recv_from(
     let Some((pair, ring)) = pair.and_then(|pair| Some((pair, pair.receives()?))) else {
         let result = call(bad_wr);
         if result == 0 {
-            // From the next receive on.
-            // SAFETY: the library has accepted receives for it, so it is valid.
+            // Track kinds from the next receive on.
+            // SAFETY: the library has accepted receives for the queue pair, so it is valid.
             keep_quiet(|| unsafe { QueuePair::of(qp) }.is_some());
         }
         return result;
@@ -366,7 +366,7 @@ unsafe extern "C" fn post_recv_from(
     unsafe { post_receives(context, (ring, segments), (wr, posting), bad_wr, call) }
 }
 
-/// Posts receives in the real library, and keeps the kinds of their memory, as [`post_send`] does.
+/// Posts receives in the real library, and records the kinds of their memory, like [`post_send`].
 ///
 /// # Safety
 /// As for `ibv_post_recv`. `call` posts the list to a queue with this ring, whose receives have at most
@@ -379,7 +379,7 @@ pub(crate) unsafe fn post_receives(
     call: impl FnOnce(*mut *mut ibv_recv_wr) -> c_int,
 ) -> c_int {
     let posting = ring.begin_post();
-    // SAFETY: `bad_wr` is the caller's, and `call` posts with the place that it gets.
+    // SAFETY: `bad_wr` is the caller's, and `call` posts with the place that it is given.
     let (result, accepted) = unsafe { post(bad_wr, call) };
     if let Some(checked) = checked {
         keep_quiet(|| checked.end(accepted.first_refused(wr)));
@@ -409,9 +409,9 @@ unsafe fn record_receives(
 ) {
     let mut seen = 0;
     while !wr.is_null() && wr != end && seen < LONGEST_CHAIN {
-        // SAFETY: a request of the list.
+        // SAFETY: `wr` is a request of the caller's list.
         let request = unsafe { &*wr };
-        // SAFETY: the request has as many entries as it says.
+        // SAFETY: `sg_list` has `num_sge` entries.
         let list = unsafe { entries(request.sg_list, request.num_sge, segments) };
         let kind = largest(context, list);
         posting.record(kind, |received| {

@@ -1,7 +1,7 @@
-//! The extended interface for posting: `ibv_wr_start` and related functions.
+//! Extended posting interface: `ibv_wr_start` and related functions.
 //!
-//! Between `ibv_wr_start` and `ibv_wr_complete` one thread builds requests of a queue pair. They are
-//! counted when they are complete.
+//! Between `ibv_wr_start` and `ibv_wr_complete`, one thread builds requests of a queue pair. They are counted when
+//! complete.
 
 use std::ffi::{c_int, c_void};
 use std::slice;
@@ -20,14 +20,14 @@ use crate::post::{largest, with_caller};
 use crate::queue_pair::{Queue, QueuePair};
 use crate::region::kind_of;
 
-/// Requests that are being built.
+/// Requests being built.
 pub(crate) struct Builder {
     real: AtomicPtr<RealFunctions>,
-    /// The operation of the last request.
+    /// Operation of the last request.
     operation: AtomicU32,
     /// Operations and bytes.
     cells: [[AtomicU64; 2]; CELLS],
-    /// The cells that are not 0, one bit each.
+    /// Cells other than 0, one bit each.
     used: AtomicU32,
     requests: AtomicU64,
 }
@@ -81,7 +81,7 @@ impl Builder {
         self.used.store(used | 1 << number, Ordering::Relaxed);
     }
 
-    /// Takes all sums; returns the number of requests.
+    /// Takes and resets all sums; returns the number of requests.
     fn drain(&self, mut take: impl FnMut(usize, u64, u64)) -> u64 {
         let mut left = self.used.swap(0, Ordering::Relaxed);
         while left != 0 {
@@ -99,7 +99,7 @@ impl Builder {
 /// Declares the functions of the extended interface that begin a request.
 macro_rules! requests {
     ($($name:ident($($argument:ident: $type:ty),*) = $operation:expr;)*) => {
-        /// The functions that were in a queue pair.
+        /// Functions that a queue pair held.
         #[derive(Clone, Copy)]
         #[repr(C)]
         struct RealFunctions {
@@ -129,7 +129,7 @@ macro_rules! requests {
             }
         )*
 
-        /// Takes the place of a queue pair's functions.
+        /// Replaces a queue pair's functions.
         ///
         /// # Safety
         /// `qp` is a queue pair with the extended interface that no other thread uses yet, and `pair`
@@ -147,7 +147,7 @@ macro_rules! requests {
                 wr_set_inline_data: object.wr_set_inline_data,
                 wr_set_inline_data_list: object.wr_set_inline_data_list,
             };
-            // SAFETY: a structure of nullable functions.
+            // SAFETY: the structure consists of nullable functions.
             let known = unsafe { FUNCTIONS.get(real) };
             let known = std::ptr::from_ref(known).cast_mut();
             pair.builder.real.store(known, Ordering::Release);
@@ -178,7 +178,7 @@ requests! {
     wr_local_inv(rkey: u32) = None;
 }
 
-/// What a request does with its segments, for rules.
+/// Returns what a request does with its segments, for rules.
 fn checked(operation: Option<Operation>) -> check::Operation {
     match operation {
         Some(Operation::Write | Operation::Send) => check::Operation::Gathers,
@@ -189,21 +189,21 @@ fn checked(operation: Option<Operation>) -> check::Operation {
     }
 }
 
-/// The functions, once for all queue pairs that have the same ones.
+/// Function tables, shared by queue pairs with equal ones.
 static FUNCTIONS: Interned<RealFunctions> = Interned::new();
 
-/// The functions that were in queue pairs, by the address of the structure. A destroyed queue pair's stay:
-/// what a program calls through it goes to the real library all the same.
+/// Functions that queue pairs held, by the address of the structure. Entries of destroyed queue pairs stay, because
+/// calls through them must still reach the real library.
 static QUEUE_PAIRS: KeyMap = KeyMap::new();
 
-/// A queue pair's own functions.
+/// Returns a queue pair's own functions.
 #[inline]
 fn functions_of(qp: *mut ibv_qp_ex) -> Option<&'static RealFunctions> {
     let known = QueuePair::known(qp.cast()).and_then(|pair| pair.builder.real());
     known.or_else(|| {
         let address = QUEUE_PAIRS.get(qp.addr() as u64)?;
         let real = std::ptr::with_exposed_provenance::<RealFunctions>(address as usize);
-        // SAFETY: the map has addresses of leaked values only.
+        // SAFETY: the map holds only addresses of leaked values.
         Some(unsafe { &*real })
     })
 }
@@ -302,7 +302,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
     }
 }
 
-/// The elements of a list of the caller. A longer one counts as empty: the real library refuses the
+/// Returns the elements of a caller's list. A list longer than `most` counts as empty: the real library refuses the
 /// request without reading it.
 ///
 /// # Safety
@@ -321,7 +321,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
         unsafe { real(qp, count, list) };
     }
     if let Some(pair) = QueuePair::known(qp.cast()) {
-        // SAFETY: the caller's list, which the library has read.
+        // SAFETY: the library has read the caller's list.
         let list = unsafe { elements(list, count, pair.most_segments(Queue::Send)) };
         add_segments(pair, list);
         keep_quiet(|| check::segments(qp, list));
@@ -349,7 +349,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
         unsafe { real(qp, count, list) };
     }
     if let Some(pair) = QueuePair::known(qp.cast()) {
-        // SAFETY: the caller's list, which the library has read.
+        // SAFETY: the library has read the caller's list.
         let buffers = unsafe { elements(list, count, pair.most_inline_buffers()) };
         let bytes = buffers.iter().map(|buffer| buffer.length as u64).sum();
         pair.builder.add(MemoryKind::Inline, 1, bytes);

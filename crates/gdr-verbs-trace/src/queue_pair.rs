@@ -21,34 +21,33 @@ use crate::qp_ex::{self, Builder};
 use crate::receive_kinds::{ReceiveKinds, Slot};
 use crate::shared_receive_queue;
 
-/// A queue pair. It is never freed but used again, as a completion may be looking at it.
+/// A queue pair. Its record is never freed but reused, because a completion may be looking at it.
 pub(crate) struct QueuePair {
     context: AtomicPtr<Context>,
     row: AtomicU32,
     /// The number of the queue pair.
     number: AtomicU32,
-    /// The most segments of a request of the send queue and of the receive queue. A request that says more is
+    /// Maximum number of segments per request of the send queue and of the receive queue. A request with more is
     /// refused, or has segments that the real library does not read.
     segments: [AtomicU32; 2],
-    /// The most bytes of inline data.
+    /// Maximum number of bytes of inline data.
     inline: AtomicU32,
-    /// The kinds of its own receives, or of its shared receive queue's.
+    /// Kinds of its own receives, or of its shared receive queue's receives.
     receives: Slot,
-    /// Whether the ring belongs to a shared receive queue, by its address.
+    /// Address of the shared receive queue that the ring belongs to, if any.
     shared: AtomicPtr<()>,
     /// Requests of the extended interface.
     pub(crate) builder: Builder,
 }
 
-/// By the address of the structure.
+/// Queue pairs by the address of the structure.
 static PAIRS: KeyMap = KeyMap::new();
-/// By the numbers of the context and of the queue pair.
+/// Queue pairs by the numbers of the context and of the queue pair.
 static NUMBERS: KeyMap = KeyMap::new();
-/// Those that are not in use. A forked child has a list of its own.
+/// Unused records. A forked child has its own list.
 static FREE: PerProcess<Mutex<Vec<&'static QueuePair>>> = PerProcess::new();
 
-/// The sizes of a queue pair that was not created by a function that is counted: no device has more
-/// segments in a request.
+/// Sizes of a queue pair whose creation was not seen. No device supports more segments per request.
 const UNKNOWN: ibv_qp_cap = ibv_qp_cap {
     max_send_wr: 0,
     max_recv_wr: 4096,
@@ -63,7 +62,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn at(address: u64) -> &'static QueuePair {
     let record = ptr::with_exposed_provenance::<QueuePair>(address as usize);
-    // SAFETY: the maps have addresses of leaked values only.
+    // SAFETY: the maps hold only addresses of leaked values.
     unsafe { &*record }
 }
 
@@ -81,14 +80,13 @@ impl QueuePair {
         }
     }
 
-    /// The queue pair with an address, if it is traced.
+    /// Returns the queue pair with an address, if it is traced.
     #[inline]
     pub(crate) fn known(qp: *mut ibv_qp) -> Option<&'static Self> {
         PAIRS.get(qp.addr() as u64).map(at)
     }
 
-    /// The queue pair of a structure. One that the program has from another library is counted from
-    /// here on.
+    /// Returns the queue pair of a structure. One that comes from another library is counted from here on.
     ///
     /// # Safety
     /// `qp` is valid.
@@ -98,7 +96,7 @@ impl QueuePair {
         Self::known(qp).or_else(|| unsafe { add(qp, &UNKNOWN) })
     }
 
-    /// The queue pair that a completion names.
+    /// Returns the queue pair that a completion names.
     pub(crate) fn numbered(context: &Context, qpn: u32) -> Option<&'static Self> {
         NUMBERS.get(context.key(qpn)).map(at)
     }
@@ -114,13 +112,13 @@ impl QueuePair {
         self.row.load(Ordering::Relaxed)
     }
 
-    /// The most segments of a request of a queue.
+    /// Returns the most segments of a request of a queue.
     #[inline]
     pub(crate) fn most_segments(&self, queue: Queue) -> u32 {
         self.segments[queue as usize].load(Ordering::Relaxed)
     }
 
-    /// The most buffers of inline data that can have any bytes.
+    /// Returns the most buffers of inline data that can have any bytes.
     pub(crate) fn most_inline_buffers(&self) -> u32 {
         self.inline.load(Ordering::Relaxed)
     }
@@ -129,7 +127,7 @@ impl QueuePair {
         self.receives.get()
     }
 
-    /// Forgets its receives, unless other queue pairs share them: it has failed.
+    /// Forgets its receives after a failure, unless other queue pairs share them.
     pub(crate) fn flush_receives(&self) {
         if self.shared.load(Ordering::Relaxed).is_null()
             && let Some(ring) = self.receives()
@@ -183,7 +181,7 @@ unsafe fn add(qp: *mut ibv_qp, cap: &ibv_qp_cap) -> Option<&'static QueuePair> {
     Some(record)
 }
 
-/// Counts a queue pair that was created, with the extended interface if it has that.
+/// Counts a queue pair that was created, and its extended interface if it has one.
 ///
 /// # Safety
 /// `qp` is null or valid with these sizes, and the program does not have it yet; with `extended` it was created with
@@ -204,7 +202,7 @@ unsafe fn created(qp: *mut ibv_qp, cap: &ibv_qp_cap, signal: Signal, extended: I
     }
 }
 
-/// Whether requests are signaled that do not say so.
+/// Returns whether requests are signaled that do not say so.
 const fn signal_of(sq_sig_all: c_int) -> Signal {
     match sq_sig_all {
         0 => Signal::Unsignaled,
@@ -240,7 +238,7 @@ pub(crate) unsafe extern "C" fn create_qp<const L: usize>(
     // SAFETY: the caller's arguments.
     let qp = unsafe { library::ibv_create_qp(L)(pd, attr) };
     if nesting.is_outermost() && !qp.is_null() {
-        // SAFETY: the library has read the attributes, and written the sizes; a new queue pair.
+        // SAFETY: the library has read the attributes and written the sizes, and the queue pair is new.
         keep_quiet(|| unsafe {
             let attr = &*attr;
             created(qp, &attr.cap, signal_of(attr.sq_sig_all), Interface::Basic);
@@ -274,9 +272,9 @@ pub(crate) unsafe fn create_extended(
     let qp = call();
     if nesting.is_outermost() && !qp.is_null() {
         keep_quiet(|| {
-            // SAFETY: the library has read the attributes, and written the sizes.
+            // SAFETY: the library has read the attributes and written the sizes.
             let attr = unsafe { &*attr };
-            // SAFETY: a new queue pair with this interface.
+            // SAFETY: the queue pair is new and has the extended interface.
             unsafe {
                 created(
                     qp,
@@ -312,7 +310,7 @@ pub(crate) unsafe extern "C" fn modify_qp<const L: usize>(
 pub(crate) unsafe extern "C" fn destroy_qp<const L: usize>(qp: *mut ibv_qp) -> c_int {
     let nesting = Nesting::enter();
     let address = qp.addr() as u64;
-    // Before the call: after it address and number may be another queue pair's.
+    // Before the call: afterwards, address and number may belong to another queue pair.
     let record = nesting
         .is_outermost()
         .then(|| PAIRS.remove(address))

@@ -1,11 +1,11 @@
-//! The kinds of memory of posted receives.
+//! Kinds of memory of posted receives.
 //!
-//! A completion names its queue pair and its length, and not the memory. Receives of a queue complete
-//! in the order in which they were posted, so the kinds wait in a ring of that order.
+//! A completion states its queue pair and its length, but not the memory. Receives of a queue complete in the order of
+//! posting, so their kinds wait in a ring in that order.
 //!
-//! A kind is recorded when the real library has accepted the receive, and the receive may complete in
-//! another thread before that. So the two meet in the entry of their number, in either order: the thread that
-//! comes second counts the receive.
+//! A kind is recorded once the real library has accepted the receive, which may by then have completed in another
+//! thread. Both sides therefore meet in the entry for the receive's number, and whichever thread comes second counts
+//! the receive.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use gdr_process::PerProcess;
 use gdr_trace::MemoryKind;
 
-/// The most entries of a ring; a queue with more receives repeats what is in the ring.
+/// Maximum number of entries in a ring. A queue with more receives wraps around it.
 const LARGEST: u32 = 1 << 16;
 
-/// The kinds of the receives of one queue, oldest first.
+/// Kinds of the receives of one queue, oldest first.
 pub(crate) struct ReceiveKinds {
     entries: Box<[AtomicU64]>,
     /// The number of the next receive that completes.
@@ -39,17 +39,17 @@ pub(crate) struct Received {
 #[derive(Clone, Copy)]
 enum Entry {
     Empty,
-    /// The kind of the receive with this number.
+    /// Kind of the receive with this number.
     Posted(u32, MemoryKind),
-    /// A receive that has completed before its kind was recorded.
+    /// A receive that completed before its kind was recorded.
     Completed(Received),
 }
 
 impl Entry {
-    /// The lowest two bits say what it is.
+    /// Values of the lowest two bits, which tell the variants apart.
     const POSTED: u64 = 1;
     const COMPLETED: u64 = 2;
-    /// The bits of a row. There are fewer rows than that.
+    /// Bits of a row. There are fewer rows than that.
     const ROW: u32 = (1 << 30) - 1;
 
     fn pack(self) -> u64 {
@@ -80,11 +80,11 @@ impl Entry {
     }
 }
 
-/// A post whose kinds are not recorded yet.
+/// A post whose kinds are not all recorded yet.
 pub(crate) struct Posting<'a>(&'a ReceiveKinds);
 
 impl Posting<'_> {
-    /// Records the kind of a receive that was accepted. `count` gets it if it has completed meanwhile.
+    /// Records the kind of an accepted receive. Calls `count` if it has completed in the meantime.
     pub(crate) fn record(&self, kind: MemoryKind, count: impl FnOnce(Received)) {
         let ring = self.0;
         let number = ring.tail.fetch_add(1, Ordering::AcqRel);
@@ -103,7 +103,7 @@ impl Drop for Posting<'_> {
     }
 }
 
-/// Rings that are not in use. A ring is not freed, as a completion may be looking at it.
+/// Unused rings. A ring is not freed, because a completion may be looking at it.
 fn free() -> MutexGuard<'static, Vec<&'static ReceiveKinds>> {
     static FREE: PerProcess<Mutex<Vec<&'static ReceiveKinds>>> = PerProcess::new();
     let free = FREE.get_fast().lock();
@@ -111,7 +111,7 @@ fn free() -> MutexGuard<'static, Vec<&'static ReceiveKinds>> {
 }
 
 impl ReceiveKinds {
-    /// A ring for a queue with room for this many receives.
+    /// Returns a ring for a queue with room for this many receives.
     pub(crate) fn take_ring(receives: u32) -> &'static Self {
         let size = receives.clamp(1, LARGEST).next_power_of_two() as usize;
         let mut free = free();
@@ -140,16 +140,15 @@ impl ReceiveKinds {
         &self.entries[number as usize & (self.entries.len() - 1)]
     }
 
-    /// Begins a post: from before the real library sees it until its kinds are recorded.
+    /// Begins a post, which lasts until its kinds are recorded. Call it before the real library sees the post.
     pub(crate) fn begin_post(&self) -> Posting<'_> {
         self.posting.fetch_add(1, Ordering::AcqRel);
         Posting(self)
     }
 
-    /// Removes the oldest receive, which has completed. `count` gets it with its kind, now or when that is
-    /// recorded.
+    /// Removes the oldest receive, which has completed. Calls `count` with its kind, now or when the kind is recorded.
     pub(crate) fn complete(&self, received: Received, mut count: impl FnMut(Received, MemoryKind)) {
-        // First: a post that has ended has recorded its kinds.
+        // Read this first: a post that has ended has recorded its kinds.
         let is_posting = self.posting.load(Ordering::Acquire) != 0;
         let mut number = self.head.load(Ordering::Acquire);
         loop {
@@ -172,7 +171,7 @@ impl ReceiveKinds {
         loop {
             let found = Entry::unpack(word);
             if let Entry::Posted(of, kind) = found
-                // A queue with more receives than the ring has entries has overwritten it.
+                // A queue with more receives than ring entries has overwritten it.
                 && of.wrapping_sub(number).cast_signed() >= 0
             {
                 return count(received, kind);
@@ -180,7 +179,7 @@ impl ReceiveKinds {
             let waits = Entry::Completed(received).pack();
             match entry.compare_exchange(word, waits, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    // Its kind has not been recorded in a whole round of the ring.
+                    // Its kind was not recorded within a full round of the ring.
                     if let Entry::Completed(older) = found {
                         count(older, MemoryKind::Unknown);
                     }
@@ -191,14 +190,14 @@ impl ReceiveKinds {
         }
     }
 
-    /// Forgets all: the queue pair has failed, and its receives are flushed.
+    /// Forgets everything, because the queue pair has failed and its receives are flushed.
     pub(crate) fn clear(&self) {
         let tail = self.tail.load(Ordering::Acquire);
         self.head.store(tail, Ordering::Release);
     }
 }
 
-/// A place for a ring, which may be empty.
+/// A place for a ring; it may be empty.
 #[derive(Default)]
 pub(crate) struct Slot(AtomicPtr<ReceiveKinds>);
 
@@ -215,7 +214,7 @@ impl Slot {
     }
 
     pub(crate) fn get(&self) -> Option<&'static ReceiveKinds> {
-        // SAFETY: null, or a ring, which is never freed and only used by shared references.
+        // SAFETY: null, or a ring, which is never freed and only used through shared references.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 }

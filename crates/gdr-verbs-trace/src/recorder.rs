@@ -1,4 +1,4 @@
-//! The trace file of this process.
+//! Trace file of this process.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsString};
@@ -19,19 +19,19 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::receive_kinds::Received;
 
-/// Names the folder of the files.
+/// Names the folder for the files.
 const FOLDER: &str = "GDR_TRACE_FOLDER";
 
-/// The file of a process. It is mapped until the process ends.
+/// File of a process. It stays mapped until the process ends.
 pub(crate) struct Recorder {
     /// [`layout::FILE_LEN`] bytes.
     base: *mut u8,
     pid: u32,
-    /// A forked child that counts for objects of its parent has rows of its own.
+    /// A forked child that counts for its parent's objects has its own rows.
     rows: PerProcess<Mutex<Rows>>,
 }
 
-/// The rows that stand for several objects.
+/// Rows that stand for several objects.
 #[derive(Default)]
 struct Rows {
     nics: BTreeMap<Vec<u8>, u32>,
@@ -39,7 +39,7 @@ struct Rows {
     errors: BTreeMap<(u32, u32), u32>,
 }
 
-/// What the rows of regions differ in.
+/// The properties that tell rows of regions apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Registration {
     /// The row of the NIC.
@@ -47,11 +47,11 @@ pub(crate) struct Registration {
     pub(crate) memory: MemoryKind,
     /// The GPU's ordinal.
     pub(crate) gpu: Option<u32>,
-    /// The error of a registration that was refused, or 0.
+    /// Error of a refused registration, or 0.
     pub(crate) errno: i32,
 }
 
-// SAFETY: the mapping is shared by all threads, which use it by atomic accesses only.
+// SAFETY: all threads share the mapping, and use it only through atomic accesses.
 unsafe impl Send for Recorder {}
 // SAFETY: as above.
 unsafe impl Sync for Recorder {}
@@ -60,16 +60,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The file of this process, which is made at the first call; `None` if nothing is traced.
+/// Returns the file of this process, which is created at the first call; `None` if nothing is traced.
 pub(crate) fn current() -> Option<&'static Recorder> {
-    // A forked child has a file of its own.
+    // A forked child has its own file.
     static CURRENT: PerProcess<OnceLock<Option<&'static Recorder>>> = PerProcess::new();
     *CURRENT.get().get_or_init(|| {
         let folder = gdr_process::variable(FOLDER).filter(|folder| !folder.is_empty())?;
         let pid = process::id();
         let made = Recorder::create(Path::new(&folder), pid);
         made.inspect_err(|error| {
-            // The process may have closed it; the program runs all the same.
+            // The process may have closed standard error; the program continues regardless.
             let _ = writeln!(
                 io::stderr(),
                 "gdr trace: no file can be made in {}: {error}; process {pid} is not traced",
@@ -84,10 +84,10 @@ impl Recorder {
     /// Makes a file for this process in a folder.
     fn create(folder: &Path, pid: u32) -> io::Result<&'static Self> {
         let file = new_file(folder, pid)?;
-        // All blocks now: a store to a page without a block would end the process if the disk is full.
+        // Allocate all blocks now: on a full disk, a store to a page without a block would kill the process.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, layout::FILE_LEN as u64)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a mapping at an address of the kernel's choice replaces nothing.
+        // SAFETY: at an address chosen by the kernel, a mapping replaces nothing.
         let base = unsafe {
             rustix::mm::mmap(
                 ptr::null_mut(),
@@ -123,7 +123,7 @@ impl Recorder {
 
     fn word(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at + 4 <= layout::FILE_LEN);
-        // SAFETY: within the mapping, which stays; aligned, as the mapping is; every access is atomic.
+        // SAFETY: within the mapping, which stays and is aligned; every access is atomic.
         unsafe { AtomicU32::from_ptr(self.base.add(at).cast()) }
     }
 
@@ -146,7 +146,7 @@ impl Recorder {
         }
     }
 
-    /// Adds a row to a table; returns its number. 0 if there is no more.
+    /// Adds a row to a table; returns its number, or 0 if the table is full.
     fn add_row(&self, table: Table, fill: impl FnOnce(usize)) -> u32 {
         let used = self.word(header::USED + 4 * table.number);
         let row = used.fetch_add(1, Ordering::Relaxed) + 1;
@@ -166,7 +166,7 @@ impl Recorder {
             .fetch_or(flags, Ordering::Relaxed);
     }
 
-    /// The row of a NIC, which is opened once more.
+    /// Returns the row of a NIC, and counts that it was opened once more.
     pub(crate) fn open_nic(&self, name: &CStr) -> u32 {
         let mut rows = lock(self.rows.get_fast());
         let known = rows.nics.get(name.to_bytes()).copied();
@@ -222,14 +222,14 @@ impl Recorder {
         row
     }
 
-    /// Counts the end of a region.
+    /// Counts the end of a region's registration.
     pub(crate) fn remove_region(&self, row: u32) {
         let start = layout::REGIONS.offset + layout::REGIONS.row * row as usize;
         self.number(start + region::LIVE)
             .fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The row of a new queue pair.
+    /// Adds the row of a new queue pair.
     pub(crate) fn add_queue_pair(&self, nic: u32, qpn: u32, kind: u32) -> u32 {
         self.add_row(layout::QUEUE_PAIRS, |start| {
             let fields = [
@@ -287,7 +287,7 @@ impl Recorder {
     }
 }
 
-/// A file whose name no other one has: a process may trace again after `exec`.
+/// Creates a file with a unique name: a process may trace again after `exec`.
 fn new_file(folder: &Path, pid: u32) -> io::Result<File> {
     for number in 0..=u32::from(u16::MAX) {
         let name = OsString::from(format!("{pid}-{number}.trace"));
@@ -369,7 +369,7 @@ mod tests {
             bytes: 8,
         };
         recorder.add_receive(received, MemoryKind::Host);
-        // A second one of the same process, as after exec.
+        // Another file of the same process, as after exec.
         Recorder::create(folder.path(), 6).unwrap();
         let traces = read(folder.path());
         assert_eq!(traces.len(), 2);

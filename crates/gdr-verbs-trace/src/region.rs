@@ -1,4 +1,4 @@
-//! Registrations, and the kinds of memory by their keys.
+//! Registrations, and the kinds of memory by key.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -16,12 +16,12 @@ use crate::library;
 use crate::nesting::{Nesting, errno, keep_quiet};
 use crate::recorder::Registration;
 
-/// The kind and the row of each region: by the number of its context and its local key.
+/// Kind and row of each region, by the number of its context and its local key.
 static REGIONS: KeyMap = KeyMap::new();
-/// The keys of regions, by the address of the structure: a program may pass any address.
+/// Keys of regions by the address of the structure, because a program may pass any address.
 static KEYS: KeyMap = KeyMap::new();
 
-/// What the map has of a region.
+/// What the map knows of a region.
 #[derive(Clone, Copy)]
 struct Known {
     kind: MemoryKind,
@@ -41,23 +41,23 @@ impl Known {
     }
 }
 
-/// The memory that a local key names.
+/// Returns the memory that a local key names.
 #[inline]
 pub(crate) fn kind_of(context: &Context, lkey: u32) -> MemoryKind {
     let known = REGIONS.get(context.key(lkey)).and_then(Known::unpack);
     known.map_or(MemoryKind::Unknown, |known| known.kind)
 }
 
-/// The memory of a registration.
+/// Memory to register.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
-    /// The address in this process, also that which a program passes for a dma-buf.
+    /// Address in this process; for a dma-buf, the one that the program passes.
     address: u64,
     len: usize,
     by: Method,
     /// The first address that requests name.
     first: u64,
-    /// The value of `enum ibv_access_flags`.
+    /// Value of `enum ibv_access_flags`.
     access: c_uint,
 }
 
@@ -82,12 +82,12 @@ impl Wanted {
         }
     }
 
-    /// Requests name addresses from `first` on.
+    /// Sets the first address that requests name.
     fn from(self, first: u64) -> Self {
         Self { first, ..self }
     }
 
-    /// `None` for a descriptor that is not valid: the program asks whether there is support.
+    /// Returns `None` for an invalid descriptor, with which programs test for support.
     pub(crate) fn by_dma_buf(fd: c_int, iova: u64, len: usize, access: c_uint) -> Option<Self> {
         (fd >= 0).then_some(Self {
             address: iova,
@@ -98,9 +98,9 @@ impl Wanted {
         })
     }
 
-    /// `None` also for attributes that cannot be read.
+    /// Returns `None` also for unreadable attributes.
     fn by_attributes(attr: *const ibv_mr_init_attr) -> Option<Self> {
-        // SAFETY: a structure of numbers and pointers.
+        // SAFETY: the structure consists of numbers and pointers.
         let given = unsafe { caller_memory::read(attr) }?;
         let has_fd = given.comp_mask & u64::from(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_FD.0) != 0;
         match has_fd {
@@ -147,7 +147,7 @@ impl Wanted {
         }
     }
 
-    /// Its bytes; 0 for the whole address space, as of implicit on-demand paging.
+    /// Returns its bytes; 0 for the whole address space, as of implicit on-demand paging.
     fn bytes(&self) -> u64 {
         if self.len == usize::MAX {
             0
@@ -173,11 +173,11 @@ pub(crate) unsafe fn register(
     }
     let errno = if mr.is_null() { errno().0 } else { 0 };
     keep_quiet(|| {
-        // SAFETY: null or a new region, which no caller has deregistered.
+        // SAFETY: null, or a new region that the program has not deregistered.
         let context = match unsafe { mr.as_ref() } {
             Some(region) => region.context,
-            // What was refused need not be a domain. A domain begins with its context.
-            // SAFETY: a pointer.
+            // After a refusal, `pd` need not be a domain. A domain begins with its context.
+            // SAFETY: the value is a pointer.
             None => unsafe { caller_memory::read(pd.cast::<*mut ibv_context>()) }?,
         };
         add(Context::of(context)?, &wanted()?, mr, errno);
@@ -200,8 +200,8 @@ fn add(context: &Context, wanted: &Wanted, mr: *mut ibv_mr, errno: i32) {
     }
 }
 
-/// Defines functions that register by the real library, and count it:
-/// `name = wrapped function(domain, arguments) of what is wanted`.
+/// Defines functions that register in the real library and count the result: `name = wrapped function(domain,
+/// arguments) of what is wanted`.
 macro_rules! registering {
     ($(
         $(#[$about:meta])*
@@ -285,7 +285,7 @@ impl Forgotten {
 /// As for `ibv_dereg_mr`.
 pub(crate) unsafe extern "C" fn dereg_mr<const L: usize>(mr: *mut ibv_mr) -> c_int {
     let nesting = Nesting::enter();
-    // Before the call: after it the address and the key may be another region's.
+    // Before the call: afterwards, address and key may belong to another region.
     let before = nesting
         .is_outermost()
         .then(|| keep_quiet(|| Forgotten::take(mr)).flatten())
@@ -310,7 +310,7 @@ pub(crate) unsafe extern "C" fn dereg_mr<const L: usize>(mr: *mut ibv_mr) -> c_i
 /// `IBV_REREG_MR_CHANGE_TRANSLATION` of the header's enumeration.
 const CHANGE_TRANSLATION: c_int = 1;
 
-/// A region that gets other memory counts as a registration; one that gets other rights does not.
+/// Counts a region that gets other memory as a registration, but not one that only gets other rights.
 ///
 /// # Safety
 /// As for `ibv_rereg_mr`.
@@ -338,7 +338,7 @@ pub(crate) unsafe extern "C" fn rereg_mr<const L: usize>(
         };
         check::registered_again(mr);
         if flags & CHANGE_TRANSLATION == 0 {
-            // SAFETY: the library has registered the region again, and it has its new key.
+            // SAFETY: the library has registered the region again, and set its new key.
             let key = context.key(unsafe { (*mr).lkey });
             return Forgotten { key, ..before }.put_back();
         }

@@ -15,17 +15,17 @@ use crate::nesting::{Nesting, keep_quiet};
 use crate::post::{post_receives, refuse, with_caller};
 use crate::receive_kinds::ReceiveKinds;
 
-/// The rings of queues, by the address of the structure.
+/// Rings of queues, by the address of the structure.
 static QUEUES: KeyMap = KeyMap::new();
 
-/// The most segments of a receive of a queue, by the address of the structure.
+/// Maximum number of segments per receive of a queue, by the address of the structure.
 static SEGMENTS: KeyMap = KeyMap::new();
 
-/// The kinds of the receives of a queue, if it is traced.
+/// Returns the kinds of the receives of a queue, if it is traced.
 pub(crate) fn receives_of(srq: *mut ibv_srq) -> Option<&'static ReceiveKinds> {
     let address = QUEUES.get(srq.addr() as u64)?;
     let ring = ptr::with_exposed_provenance::<ReceiveKinds>(address as usize);
-    // SAFETY: the map has addresses of rings only, which are never freed.
+    // SAFETY: the map holds only addresses of rings, which are never freed.
     Some(unsafe { &*ring })
 }
 
@@ -43,7 +43,7 @@ unsafe fn create(
         keep_quiet(|| {
             // SAFETY: a new queue.
             Context::of(unsafe { context_of(srq) })?;
-            // SAFETY: the library has read the attributes, and written the sizes.
+            // SAFETY: the library has read the attributes and written the sizes.
             let attr = unsafe { &(*attr).attr };
             let ring = ptr::from_ref(ReceiveKinds::take_ring(attr.max_wr));
             QUEUES.insert(srq.addr() as u64, ring.expose_provenance() as u64);
@@ -81,11 +81,11 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     let Some(real) = Context::behind(context).and_then(|it| it.real.create_srq_ex) else {
         return missing::null();
     };
-    // SAFETY: the caller's arguments; the structure begins with the fields of the other one.
+    // SAFETY: the caller's arguments, and the extended structure begins with the fields of the basic one.
     unsafe { create(attr.cast(), || real(context, attr)) }
 }
 
-/// The queue's size is known from its creation only.
+/// Tells the rules that the size may have changed: they know it only from creation.
 ///
 /// # Safety
 /// As for `ibv_modify_srq`.

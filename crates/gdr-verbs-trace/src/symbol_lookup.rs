@@ -1,11 +1,11 @@
-//! `dlsym` and `dlvsym`, in whose answers counted functions take the place of the real ones.
+//! `dlsym` and `dlvsym`, whose results replace the real functions by the counted ones.
 //!
-//! Programs such as NCCL load libibverbs by name and look its functions up, past every library that
-//! was preloaded. This library exports both functions. It passes calls on by a jump, so the C library
-//! sees the caller's address, which `RTLD_NEXT` depends on.
+//! Programs such as NCCL load libibverbs by name and look its functions up, bypassing preloaded libraries. This library
+//! therefore exports both functions. It passes calls on with a jump, so that the C library sees the caller's address,
+//! which `RTLD_NEXT` depends on.
 //!
-//! The C library's own functions cannot be looked up by name, as that gives these. They are read from
-//! the symbol table of the loaded C library ([`crate::c_library`]).
+//! The C library's own functions cannot be looked up by name, because that finds these. They are read from the symbol
+//! table of the loaded C library ([`crate::c_library`]).
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
@@ -15,17 +15,16 @@ use crate::exports::replacement;
 use crate::nesting::{keep_errno, quietly};
 use crate::next_symbol::{real_dlsym, real_dlvsym};
 
-/// What a lookup returns to the program.
+/// Result of a lookup.
 #[repr(C)]
 struct Answer {
-    /// The result, unless it is null.
+    /// The result for the program, unless it is null.
     replacement: *const c_void,
-    /// Else the function that makes the lookup.
+    /// Otherwise, the function that makes the lookup.
     real: *const c_void,
 }
 
-/// Calls `$decide` with the arguments of a lookup, and returns its answer or jumps to the function that
-/// it names.
+/// Calls `$decide` with the arguments of a lookup, and returns its result or jumps to the function that it names.
 macro_rules! lookup_function {
     ($name:ident, $decide:ident, ($($argument:ident: $type:ty),*)) => {
         /// # Safety
@@ -116,7 +115,7 @@ unsafe extern "C" fn decide_dlvsym(
 }
 
 impl Answer {
-    /// The answer of another function.
+    /// Returns the answer of another function.
     fn of(real: *const c_void) -> Self {
         Self {
             replacement: ptr::null(),
@@ -125,12 +124,12 @@ impl Answer {
     }
 }
 
-/// A lookup where the C library has no such function: nothing is found.
+/// Stands in for a lookup function that the C library lacks, and finds nothing.
 extern "C" fn missing() -> *mut c_void {
     ptr::null_mut()
 }
 
-/// What takes the place of a function that `find` finds; null for any that is not counted.
+/// Returns the replacement for a function that `find` finds; null if it is not counted.
 ///
 /// # Safety
 /// `name` is null or a C string.

@@ -1,6 +1,6 @@
-//! Children that are forked while other threads make, destroy, register and post.
+//! Children that are forked while other threads create, destroy, register and post.
 //!
-//! A program of its own: it forks.
+//! It forks, so it has its own test binary.
 
 #![allow(clippy::unwrap_used)]
 #![allow(missing_docs, reason = "a test")]
@@ -19,7 +19,7 @@ use forked::{check, status_of};
 use gdr_verbs_sys::{
     ibv_context, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_send_wr,
 };
-// Its `dlsym` takes the place of the C library's.
+// Its `dlsym` replaces the C library's.
 use gdr_verbs_trace as _;
 
 const THREADS: usize = 4;
@@ -31,7 +31,7 @@ type Deregister = unsafe extern "C" fn(*mut ibv_mr) -> c_int;
 type Create = unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
 type Destroy = unsafe extern "C" fn(*mut ibv_qp) -> c_int;
 
-/// What a program looks up before it has threads.
+/// Functions that a program looks up before it has threads.
 struct Functions {
     open: Open,
     register: Register,
@@ -42,7 +42,7 @@ struct Functions {
 
 impl Functions {
     fn of(library: &FakeLibrary) -> Self {
-        // SAFETY: the types in C.
+        // SAFETY: the functions have these types in C.
         unsafe {
             Self {
                 open: library.function("ibv_open_device"),
@@ -54,7 +54,7 @@ impl Functions {
         }
     }
 
-    /// Makes what a program has of a device, uses it, and gives it back; whether all of that worked.
+    /// Creates, uses and destroys objects of a device; returns whether all of that worked.
     fn use_device(&self, context: *mut ibv_context) -> bool {
         let mut attr = ibv_qp_init_attr::default();
         attr.cap.max_recv_wr = 16;

@@ -1,4 +1,4 @@
-//! The program's memory, read as it is: the program, its peers and devices may write to it meanwhile.
+//! Reads the program's memory, which the program, its peers and devices may write at the same time.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -9,13 +9,13 @@ use gdr_check::{Checksum, Memory};
 
 use crate::caller_memory;
 
-/// The smallest page of any system: a range inside of one is in one page of this system, too.
+/// Smallest page size of any system. A range within one such page is also within one page of this system.
 const PAGE: u64 = 4096;
 
-/// The memory of this process during one call of the program.
+/// Memory of this process during one call of the program.
 ///
-/// The kernel says what is mapped, as it may not be what was registered. What it said holds for this call, and
-/// is asked again in the next one: between two calls the program may unmap anything.
+/// The kernel says what is mapped, which may differ from what was registered. Its answer holds for the current call
+/// only, because the program may unmap anything between two calls.
 #[derive(Default)]
 pub(super) struct OwnMemory {
     /// Pages that were found mapped in this call.
@@ -41,38 +41,38 @@ impl OwnMemory {
     }
 }
 
-/// Asks the kernel, which reads nothing: `MS_ASYNC` fails for ranges that are not mapped, and does nothing
-/// else (msync(2)).
+/// Asks the kernel whether pages are mapped, without reading them: `MS_ASYNC` fails for unmapped ranges and otherwise
+/// does nothing (msync(2)).
 fn are_mapped(pages: &Range<u64>) -> bool {
     let begin = ptr::with_exposed_provenance_mut(pages.start as usize);
-    // SAFETY: no memory is read or written.
+    // SAFETY: the call neither reads nor writes memory.
     unsafe { libc::msync(begin, (pages.end - pages.start) as usize, libc::MS_ASYNC) == 0 }
 }
 
-/// Like [`are_mapped`], for memory that is about to be read. One page is read by the kernel, in half of the time:
-/// sigprocmask(2) with an operation that does not exist changes nothing, and fails with EFAULT where the mask
-/// cannot be read, and with EINVAL where it can.
+/// Like [`are_mapped`], for memory that is about to be read. For a single page, a faster call has the kernel read it:
+/// sigprocmask(2) with an invalid operation changes nothing, and fails with EFAULT if the mask cannot be read, or with
+/// EINVAL if it can.
 fn are_readable(pages: &Range<u64>) -> bool {
     if pages.end - pages.start > PAGE {
         return are_mapped(pages);
     }
     const NO_OPERATION: c_int = -1;
-    /// The size of a mask of the kernel.
+    /// Size of the kernel's signal mask.
     const MASK: usize = size_of::<u64>();
     let mask = ptr::with_exposed_provenance::<u64>(pages.start as usize);
     let no_mask = ptr::null_mut::<u64>();
-    // SAFETY: the kernel reads a number, or fails; it changes nothing.
+    // SAFETY: the kernel reads a number, or fails. It changes nothing.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_OPERATION, mask, no_mask, MASK) };
     match io::Error::last_os_error().raw_os_error() {
         Some(libc::EINVAL) => true,
         Some(libc::EFAULT) => false,
-        // A filter of system calls may refuse it.
+        // A system call filter may refuse it.
         _ => are_mapped(pages),
     }
 }
 
-/// Whether the first and the last byte of a range can be read. Memory of a GPU may be in ranges of addresses
-/// that are mapped without any right.
+/// Returns whether the first and the last byte of a range can be read. GPU memory may be in address ranges that are
+/// mapped without any access.
 pub(super) fn is_readable(address: u64, len: u64) -> bool {
     let Some(last) = len.checked_sub(1) else {
         return false;
@@ -104,7 +104,7 @@ impl Memory for OwnMemory {
     }
 }
 
-/// Adds memory to a sum. Each byte is read once, as others may write to it meanwhile.
+/// Adds memory to a checksum. Reads each byte once, because others may write at the same time.
 ///
 /// # Safety
 /// The range can be read.
@@ -113,9 +113,9 @@ unsafe fn add(sum: Checksum, from: *const u8, len: usize) -> Checksum {
     const BLOCK: usize = Checksum::BLOCK;
     let (blocks, mut rest) = (len / BLOCK, [0; BLOCK]);
     let rest = &mut rest[..len % BLOCK];
-    // SAFETY: the range ends after these bytes.
+    // SAFETY: the range has this many bytes after the last block.
     unsafe { ptr::copy_nonoverlapping(from.add(blocks * BLOCK), rest.as_mut_ptr(), rest.len()) };
-    // SAFETY: a block of the range; bytes have no alignment.
+    // SAFETY: the block is within the range, and byte arrays need no alignment.
     let block = |at| unsafe { from.add(at * BLOCK).cast::<[u8; BLOCK]>().read() };
     sum.with_blocks((0..blocks).map(block), rest)
 }
@@ -127,7 +127,7 @@ unsafe fn add(sum: Checksum, from: *const u8, len: usize) -> Checksum {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn add_with_avx2(sum: Checksum, from: *const u8, len: usize) -> Checksum {
-    // SAFETY: the contract of this function.
+    // SAFETY: the caller's contract is the same.
     unsafe { add(sum, from, len) }
 }
 
@@ -149,7 +149,7 @@ mod tests {
         OwnMemory::default().sum(Checksum::new(), address, len)
     }
 
-    /// Pages without a name, mapped by this test.
+    /// Maps anonymous pages for this test.
     fn pages(count: usize) -> u64 {
         // SAFETY: a new mapping.
         let pages = unsafe {
@@ -174,7 +174,7 @@ mod tests {
         let has_sum = |call: &OwnMemory, at, len| call.sum(Checksum::new(), at, len).is_some();
         assert!(has_sum(&call, first, 8) && has_sum(&call, first, 2 * PAGE as u32));
         let last = ptr::with_exposed_provenance_mut(third as usize);
-        // SAFETY: the last of the pages, which nothing uses.
+        // SAFETY: the last page, which nothing uses.
         assert_eq!(unsafe { libc::munmap(last, PAGE as usize) }, 0);
         for call in [call, OwnMemory::default()] {
             assert!(has_sum(&call, second, PAGE as u32));
@@ -194,7 +194,7 @@ mod tests {
     fn memory_that_may_not_be_read_has_no_sum_and_is_mapped() {
         let page = pages(1);
         let at = ptr::with_exposed_provenance_mut(page as usize);
-        // SAFETY: the page is this test's.
+        // SAFETY: the page belongs to this test.
         let failed = unsafe { libc::mprotect(at, PAGE as usize, libc::PROT_NONE) };
         assert_eq!(failed, 0);
         assert_eq!(sum(page + 8, 8), None);
@@ -210,7 +210,7 @@ mod tests {
             let address = bytes.as_mut_ptr().expose_provenance() as u64;
             let sum = || sum(address, len as u32);
             let before = sum();
-            // The vectors of the CPU make no difference.
+            // The CPU's vector instructions do not change the result.
             assert_eq!(before, Some(Checksum::new().with(&bytes)));
             for at in (0..len).step_by(1 + len / 100).chain([len - 1]) {
                 bytes[at] ^= 1;

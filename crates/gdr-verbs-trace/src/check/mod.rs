@@ -1,11 +1,11 @@
-//! `gdr check`: what the program does, for a shadow of its objects.
+//! `gdr check`: passes what the program does to a shadow of its objects.
 //!
-//! Rules are in gdr-check, and know nothing of C. Without `GDR_CHECK_FOLDER` no function here does more than
-//! look at one flag.
+//! The rules are in gdr-check, which knows nothing of C. Without `GDR_CHECK_FOLDER`, the functions here only test one
+//! flag.
 //!
-//! A post holds the lock of the shadow until the real library has accepted it, since another thread may poll
-//! its completion at once. The shadow gets a completion before the program does. So the shadow sees what the program
-//! can know, in an order that the program can have.
+//! A post holds the shadow's lock until the real library has accepted it, because another thread may poll its
+//! completion at once. The shadow gets a completion before the program does. Thus the shadow sees events in an order
+//! that the program can observe.
 
 mod memory;
 mod posting;
@@ -42,17 +42,17 @@ use self::memory::{OwnMemory, is_readable};
 use self::report::ReportFile;
 use self::stack::Stacks;
 
-/// Names the folder of the findings.
+/// Names the folder for findings.
 const FOLDER: &str = "GDR_CHECK_FOLDER";
 
-/// Whether this process or its parent opened a device that is checked.
+/// Whether this process or its parent has opened a device that is checked.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 /// Whether a completion queue has a channel, so that polls without a completion matter.
 static HAS_CHANNELS: AtomicBool = AtomicBool::new(false);
 /// The process that opened the first device.
 static FIRST: OnceLock<ProcessId> = OnceLock::new();
 
-/// What is known of this process.
+/// What is known about this process.
 struct Checker {
     state: Mutex<CheckerState>,
 }
@@ -61,13 +61,13 @@ struct CheckerState {
     shadow: Shadow,
     stacks: Stacks,
     report: ReportFile,
-    /// The queues of each channel.
+    /// Completion queues of each channel.
     channels: HashMap<Object, Vec<Object>>,
     /// Requests of the extended interface that are being built.
     building: HashMap<Object, Vec<posting::Built>>,
 }
 
-/// Whether anything is checked.
+/// Returns whether anything is checked.
 #[inline]
 pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
@@ -78,7 +78,7 @@ fn folder() -> Option<PathBuf> {
     (!folder.is_empty()).then(|| folder.into())
 }
 
-/// The checker of this process; a forked child begins one of its own.
+/// Returns the checker of this process; a forked child begins one of its own.
 fn checker() -> Option<&'static Checker> {
     static CURRENT: PerProcess<OnceLock<Option<Checker>>> = PerProcess::new();
     let made = CURRENT.get_fast().get_or_init(|| {
@@ -95,7 +95,7 @@ fn checker() -> Option<&'static Checker> {
     made.as_ref()
 }
 
-/// The state, where anything is checked.
+/// Returns the state, where anything is checked.
 fn state() -> Option<MutexGuard<'static, CheckerState>> {
     if !is_on() {
         return None;
@@ -104,7 +104,7 @@ fn state() -> Option<MutexGuard<'static, CheckerState>> {
 }
 
 impl CheckerState {
-    /// Writes what was found. The shadow has one finding for each place, so this is rare.
+    /// Writes the new findings. The shadow has one finding per place, so this is rare.
     fn flush(&mut self) {
         if self.shadow.has_findings() {
             for finding in self.shadow.take_findings() {
@@ -131,7 +131,7 @@ pub(crate) fn opened() {
         return;
     }
     Stacks::warm_up();
-    // SAFETY: a function of this library, which is never unloaded, as it was preloaded.
+    // SAFETY: the function is in this library, which is preloaded and never unloaded.
     unsafe { libc::atexit(at_exit) };
     IS_ON.store(true, Ordering::Release);
     watch();
@@ -141,7 +141,7 @@ extern "C" fn at_exit() {
     if !FIRST.get().is_some_and(ProcessId::is_current) {
         return;
     }
-    // Another thread may hold it for as long as the process ends.
+    // Another thread may hold the lock while the process ends.
     if let Some(checker) = checker()
         && let Some(mut state) = try_lock(&checker.state)
     {
@@ -150,17 +150,17 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Looks for requests that do not progress, on a thread of its own that takes no signals.
+/// Starts a thread that looks for requests without progress, and that handles no signals.
 fn watch() {
     const TICK: Duration = Duration::from_secs(1);
     let mut all = mem::MaybeUninit::uninit();
     let mut before = mem::MaybeUninit::uninit();
-    // SAFETY: both are writable; the first is written before it is read.
+    // SAFETY: both masks are writable, and the first is initialized before it is read.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    // Without the thread there is one note less.
+    // Without the thread, only a note is lost.
     let _ = thread::Builder::new()
         .name("gdr-check".to_owned())
         .spawn(|| {
@@ -172,16 +172,16 @@ fn watch() {
                 }
             }
         });
-    // SAFETY: the mask that the call above has written.
+    // SAFETY: the call above has written this mask.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
 }
 
-/// A region, as rules look at it.
+/// A region, as the rules see it.
 pub(crate) struct Described {
     /// The first address that requests name.
     pub(crate) first: u64,
     pub(crate) len: u64,
-    /// Where it is in this process, if it is host memory.
+    /// Its address in this process, if it is host memory.
     pub(crate) address: Option<u64>,
     pub(crate) access: c_uint,
 }
@@ -265,7 +265,7 @@ pub(crate) fn pair_destroyed(qp: *mut ibv_qp) {
     }
 }
 
-/// The library has accepted these attributes.
+/// Tells the shadow that the library has accepted these attributes.
 pub(crate) fn pair_modified(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_int) {
     let Some(mut state) = state() else {
         return;
@@ -307,7 +307,7 @@ pub(crate) fn shared_queue_destroyed(srq: *mut ibv_srq) {
     }
 }
 
-/// A completion queue is new, or has another size.
+/// Tells the shadow about a completion queue that was created or resized.
 ///
 /// # Safety
 /// `cq` is valid.
@@ -352,7 +352,7 @@ pub(crate) fn armed(cq: *mut ibv_cq) {
     }
 }
 
-/// The program is about to wait for an event.
+/// Tells the shadow that the program is about to wait for an event.
 ///
 /// # Safety
 /// The channel is open.
@@ -362,7 +362,7 @@ pub(crate) unsafe fn waiting(channel: *mut ibv_comp_channel) {
     };
     // SAFETY: the contract of this function; the call reads flags of the descriptor.
     let flags = unsafe { libc::fcntl((*channel).fd, libc::F_GETFL) };
-    // Without waiting, it looks for an event that may be there.
+    // On a nonblocking descriptor, the program only checks for an event.
     if flags < 0 || flags & libc::O_NONBLOCK != 0 {
         return;
     }
@@ -400,11 +400,11 @@ pub(crate) struct Polled {
     pub(crate) id: u64,
     pub(crate) status: u32,
     pub(crate) qpn: Option<u32>,
-    /// Not set where the status is an error.
+    /// Not set if the status is an error.
     pub(crate) opcode: Option<ibv_wc_opcode>,
 }
 
-/// The program is about to get completions.
+/// Tells the shadow about completions that the program is about to get.
 pub(crate) fn polled(
     context: *mut ibv_context,
     cq: *mut ibv_cq,
@@ -426,7 +426,7 @@ pub(crate) fn polled(
             id: polled.id,
             qpn,
             status: polled.status,
-            // A bit of every opcode of a receive.
+            // All opcodes of receives have this bit.
             is_receive: polled
                 .opcode
                 .map(|it| it.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0),

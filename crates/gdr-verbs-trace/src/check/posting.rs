@@ -1,4 +1,4 @@
-//! Requests, from the structures of C.
+//! Converts requests from C structures.
 
 use std::ffi::c_uint;
 use std::sync::MutexGuard;
@@ -22,12 +22,12 @@ pub(super) struct Built {
     segments: Vec<Segment>,
 }
 
-/// A post that the shadow knows and the real library may refuse. Others wait until it is dropped.
+/// A post that the shadow has recorded and the real library may still refuse. Holds the lock until it is dropped.
 #[must_use]
 pub(crate) struct Posting {
     state: MutexGuard<'static, CheckerState>,
     queue: Queue,
-    /// The addresses of the requests.
+    /// Addresses of the requests.
     posted: Vec<usize>,
 }
 
@@ -39,7 +39,7 @@ enum Queue {
 }
 
 impl Posting {
-    /// Ends the post: the library accepted the requests before the one with this address, or all.
+    /// Ends the post. The library accepted the requests before the one with this address, or all of them.
     pub(crate) fn end(mut self, first_refused: Option<usize>) {
         let refused = first_refused.map_or(0, |first| {
             let accepted = self.posted.iter().position(|it| *it == first);
@@ -90,7 +90,7 @@ fn segment(sge: &ibv_sge) -> Segment {
     }
 }
 
-/// The state, for requests to a queue pair that this process has.
+/// Returns the state, for requests to a queue pair that this process has.
 ///
 /// # Safety
 /// `qp` is valid.
@@ -132,10 +132,10 @@ pub(crate) unsafe fn sends(
     let (pair, mut posted, mut list) = (object(qp), Vec::new(), Vec::new());
     let memory = OwnMemory::default();
     while !wr.is_null() && (posted.len() as u64) < LONGEST_CHAIN {
-        // SAFETY: a request of the list.
+        // SAFETY: `wr` is a request of the caller's list.
         let request = unsafe { &*wr };
         let operation = operation_of(request.opcode, ibv_send_flags(request.send_flags));
-        // SAFETY: the request has as many entries as it says.
+        // SAFETY: `sg_list` has `num_sge` entries.
         let entries = unsafe { entries(request.sg_list, request.num_sge, most) };
         list.clear();
         list.extend(entries.iter().map(segment));
@@ -157,7 +157,7 @@ pub(crate) unsafe fn sends(
     })
 }
 
-/// Receives are about to be posted, each of at most `most` segments.
+/// Records receives that are about to be posted, each with at most `most` segments.
 ///
 /// # Safety
 /// As for `ibv_post_recv`.
@@ -200,9 +200,9 @@ unsafe fn all_receives(
     let (mut posted, mut list) = (Vec::new(), Vec::new());
     let memory = OwnMemory::default();
     while !wr.is_null() && (posted.len() as u64) < LONGEST_CHAIN {
-        // SAFETY: a request of the list.
+        // SAFETY: `wr` is a request of the caller's list.
         let request = unsafe { &*wr };
-        // SAFETY: the request has as many entries as it says.
+        // SAFETY: `sg_list` has `num_sge` entries.
         let entries = unsafe { entries(request.sg_list, request.num_sge, most) };
         list.clear();
         list.extend(entries.iter().map(segment));
@@ -227,14 +227,14 @@ unsafe fn all_receives(
     }
 }
 
-/// Requests of the extended interface begin, or are given up.
+/// Starts a batch of the extended interface, or gives it up.
 pub(crate) fn start(qp: *mut ibv_qp_ex) {
     if let Some(mut state) = state() {
         state.building.remove(&object(qp));
     }
 }
 
-/// A request of the extended interface begins.
+/// Begins a request of the extended interface.
 ///
 /// # Safety
 /// `qp` is valid.
@@ -252,7 +252,7 @@ pub(crate) unsafe fn begin(qp: *mut ibv_qp_ex, operation: Operation) {
     });
 }
 
-/// The last request gets segments.
+/// Adds segments to the last request.
 pub(crate) fn segments(qp: *mut ibv_qp_ex, list: &[ibv_sge]) {
     if let Some(mut state) = state()
         && let Some(last) = state
@@ -264,7 +264,7 @@ pub(crate) fn segments(qp: *mut ibv_qp_ex, list: &[ibv_sge]) {
     }
 }
 
-/// The data of the last request was copied.
+/// Records that the last request's data were copied.
 pub(crate) fn inline(qp: *mut ibv_qp_ex) {
     if let Some(mut state) = state()
         && let Some(last) = state
@@ -276,7 +276,8 @@ pub(crate) fn inline(qp: *mut ibv_qp_ex) {
     }
 }
 
-/// The requests that were built are about to be posted. Their library accepts all of them, or none.
+/// Returns the posting of the requests that were built and are about to be posted. Their library accepts all of them,
+/// or none.
 ///
 /// # Safety
 /// `qp` is valid.

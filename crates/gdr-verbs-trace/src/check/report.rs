@@ -1,4 +1,4 @@
-//! The file of findings of a process, one JSON object in a line each. It is made for the first one.
+//! File of a process's findings, with one JSON object per line. It is created with the first finding.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Stacks of the program's calls.
+//! Call stacks of the program.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -7,7 +7,7 @@ use std::ptr;
 
 use gdr_check::StackId;
 
-/// The most frames of a stack that are kept.
+/// Maximum number of frames to keep of a stack.
 const FRAMES: usize = 48;
 
 /// Where a function of this library was called from.
@@ -20,37 +20,37 @@ pub(crate) struct Caller {
 
 /// Where code is.
 pub(super) struct Frame {
-    /// The file of the program or the library.
+    /// File of the program or library.
     pub(super) object: String,
     /// The address in that file.
     pub(super) offset: u64,
     pub(super) symbol: Option<String>,
 }
 
-/// The stacks that findings may name. Number 0 stands for none.
+/// Stacks that findings may refer to. Number 0 means none.
 #[derive(Default)]
 pub(super) struct Stacks {
-    /// A stack is walked once for a caller: one that comes back to the same place with the same stack pointer
-    /// came the same way, but for rare programs.
+    /// A stack is walked once per caller: a call from the same place with the same stack pointer took the same path,
+    /// except in rare programs.
     callers: HashMap<Caller, StackId>,
     known: HashMap<Vec<usize>, StackId>,
     frames: Vec<Vec<usize>>,
 }
 
 impl Stacks {
-    /// Loads what walking a stack needs, outside of any lock.
+    /// Loads what walking a stack needs, while no lock is held.
     pub(super) fn warm_up() {
         walked();
     }
 
-    /// The stack of a caller of this library, which is in a call.
+    /// Returns the stack of a caller of this library, which is in a call.
     #[inline]
     pub(super) fn of(&mut self, caller: Caller) -> StackId {
         if let Some(known) = self.callers.get(&caller) {
             return *known;
         }
         let mut frames = walked();
-        // This library's own frames come first.
+        // Skip this library's own frames.
         match frames.iter().position(|it| *it == caller.return_address) {
             Some(own) => drop(frames.drain(..own)),
             None => frames = vec![caller.return_address],
@@ -60,7 +60,7 @@ impl Stacks {
         stack
     }
 
-    /// The stack of the program's call that this library is in.
+    /// Returns the stack of the program's call that this library is in.
     pub(super) fn here(&mut self) -> StackId {
         let mut frames = walked();
         let own = object_of(Stacks::warm_up as *const c_void as usize).0;
@@ -79,7 +79,7 @@ impl Stacks {
         stack
     }
 
-    /// The frames of a stack, the innermost first.
+    /// Returns the frames of a stack, the innermost first.
     pub(super) fn frames(&self, stack: StackId) -> impl Iterator<Item = Frame> {
         let at = (stack.0 as usize).checked_sub(1);
         let frames = at.and_then(|at| self.frames.get(at));
@@ -98,9 +98,9 @@ fn walked() -> Vec<usize> {
     frames.iter().take(count).map(|it| it.addr()).collect()
 }
 
-/// Where the object is in memory that has an address, and what is known of it.
+/// Returns the base address of the loaded object that contains an address, and the loader's information about it.
 fn object_of(address: usize) -> (usize, libc::Dl_info) {
-    // SAFETY: all fields may be zero.
+    // SAFETY: zero is a valid value of every field.
     let mut info: libc::Dl_info = unsafe { mem::zeroed() };
     // SAFETY: the structure is writable; any address may be looked up.
     unsafe { libc::dladdr(ptr::without_provenance(address), &mut info) };
@@ -108,20 +108,20 @@ fn object_of(address: usize) -> (usize, libc::Dl_info) {
 }
 
 fn frame(address: usize) -> Option<Frame> {
-    // The call is before the address that it returns to.
+    // The call instruction precedes the return address.
     let call = address.checked_sub(1)?;
     let (base, info) = object_of(call);
     let text = |text: *const libc::c_char| {
         if text.is_null() {
             return None;
         }
-        // SAFETY: a C string of the loader, which stays as long as the object is loaded.
+        // SAFETY: the loader's C string lives as long as the object stays loaded.
         let text = unsafe { CStr::from_ptr(text) };
         Some(text.to_string_lossy().into_owned())
     };
     let symbol = text(info.dli_sname);
     let named = text(info.dli_fname)?;
-    // The loader names the program as it was called.
+    // For the program itself, the loader reports the name it was invoked by.
     let is_program = std::env::args_os().next().is_some_and(|it| *it == *named);
     let program = is_program.then(|| std::fs::read_link("/proc/self/exe").ok());
     let object = program
@@ -134,14 +134,13 @@ fn frame(address: usize) -> Option<Frame> {
     })
 }
 
-/// How far the object at an address in memory is from the addresses in its file.
+/// Returns the difference between an object's addresses in memory and in its file.
 fn bias(base: usize) -> usize {
-    /// The offset of `e_type` in the header of elf.h, and the value for programs that are not
-    /// position-independent.
+    /// Offset of `e_type` in the ELF header (elf.h), and its value for programs that are not position-independent.
     const TYPE: usize = 16;
     const EXECUTABLE: u16 = 2;
     let kind = ptr::with_exposed_provenance::<u16>(base.wrapping_add(TYPE));
-    // SAFETY: the loader has mapped the header of the object there.
+    // SAFETY: the loader has mapped the object's header at `base`.
     match unsafe { kind.read() } {
         EXECUTABLE => 0,
         _ => base,

@@ -9,10 +9,10 @@ use gdr_verbs_sys::*;
 
 use crate::shared_queue::SharedQueue;
 
-/// The limit of each wait.
+/// Deadline of each wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How a link is made.
+/// Parameters of a link.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) sends: u32,
@@ -37,7 +37,7 @@ impl Default for Sizes {
     }
 }
 
-/// One end: a queue pair with a page that is registered.
+/// One end: a queue pair with a registered page.
 pub(crate) struct End {
     pub(crate) queue: *mut ibv_cq,
     pub(crate) pair: *mut ibv_qp,
@@ -53,26 +53,26 @@ pub(crate) struct Link {
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) a: End,
     pub(crate) b: End,
-    /// The receives of `b`, where they are not its own.
+    /// Receives of `b`, if it uses a shared queue.
     pub(crate) shared: Option<SharedQueue>,
     sizes: Sizes,
 }
 
 pub(crate) const PAGE: usize = 4096;
 
-/// A page that can be unmapped.
+/// Returns a page that can be unmapped.
 pub(crate) fn page() -> *mut u8 {
     let (protection, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
     );
-    // SAFETY: a mapping at an address of the kernel's choice replaces nothing.
+    // SAFETY: at an address chosen by the kernel, a mapping replaces nothing.
     let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     page.cast()
 }
 
-/// What a queue pair is created with.
+/// Returns what a queue pair is created with.
 fn pair_of(sizes: Sizes, queue: *mut ibv_cq) -> ibv_qp_init_attr {
     let mut attr = ibv_qp_init_attr {
         send_cq: queue,
@@ -88,14 +88,14 @@ fn pair_of(sizes: Sizes, queue: *mut ibv_cq) -> ibv_qp_init_attr {
 }
 
 impl Link {
-    /// A connected link.
+    /// Creates a connected link.
     pub(crate) fn new(sizes: Sizes) -> Self {
         let link = Self::unconnected(sizes);
         link.connect();
         link
     }
 
-    /// A link whose queue pairs are in RESET.
+    /// Creates a link whose queue pairs are in RESET.
     pub(crate) fn unconnected(sizes: Sizes) -> Self {
         let verbs = Verbs::library().unwrap();
         let devices = verbs.devices().unwrap();
@@ -138,7 +138,7 @@ impl Link {
         }
     }
 
-    /// Gives `b` another queue pair, with receives of a shared queue.
+    /// Replaces the queue pair of `b` by one with a shared receive queue.
     pub(crate) fn share_receives(&mut self, room: u32) {
         let shared = self
             .shared
@@ -226,7 +226,7 @@ impl Link {
         self.modify(end, &mut attr, mask);
     }
 
-    /// A WRITE to the first bytes of the peer's page.
+    /// Returns a WRITE to the first bytes of the peer's page.
     pub(crate) fn write(&self, len: u32) -> ibv_send_wr {
         let mut wr = ibv_send_wr {
             wr_id: 1,
@@ -243,9 +243,9 @@ impl Link {
         wr
     }
 
-    /// Ends everything in the right order.
+    /// Destroys everything in the right order.
     pub(crate) fn close(self) {
-        // SAFETY: each object is destroyed before what it depends on.
+        // SAFETY: each object is destroyed before the objects it depends on.
         unsafe {
             for end in [&self.a, &self.b] {
                 self.verbs.ibv_destroy_qp(end.pair).unwrap();
@@ -265,7 +265,7 @@ impl Link {
 }
 
 impl End {
-    /// A segment of the page.
+    /// Returns a segment of the page.
     pub(crate) fn segment(&self, at: u64, length: u32) -> ibv_sge {
         ibv_sge {
             addr: self.page.addr() as u64 + at,

@@ -1,7 +1,7 @@
-//! The rules of `gdr check`: for each a program with the bug, and its twin without, which is silent.
+//! Rules of `gdr check`: for each, a program with the bug, and its twin without, which stays silent.
 //!
-//! A program is a function of this test binary, which runs again as a child with the libraries as users have
-//! them. All use the interface of C.
+//! A program is a function of this test binary, which runs again as a child with the installed form of the libraries.
+//! All programs use the C interface.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,12 +21,12 @@ use gdr_check::{Found, Rule, Severity};
 use built::libraries;
 use programs::{PROGRAMS, Twin};
 
-/// Names the program of a child.
+/// Names the program that a child runs.
 const PROGRAM: &str = "GDR_CHECK_TEST_PROGRAM";
-/// The limit of a program; each takes a small fraction of it.
+/// Deadline of a program. Each takes a small fraction of it.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What is found in a program.
+/// Returns what is found in a program.
 fn findings(rule: Rule, twin: Twin) -> Vec<Found> {
     let folder = tempfile::tempdir().unwrap();
     let (found, counts) = (folder.path().join("found"), folder.path().join("counts"));
@@ -78,7 +78,7 @@ fn findings(rule: Rule, twin: Twin) -> Vec<Found> {
     all
 }
 
-/// A child is one of these programs.
+/// A child runs one of these programs.
 #[test]
 #[ignore = "it is run by the other tests"]
 fn a_program_of_another_test() {
@@ -101,7 +101,7 @@ fn each_rule_finds_its_bug_with_the_stack_of_the_call() {
         let found = findings(*rule, Twin::Wrong);
         let own = found.iter().find(|it| it.rule == *rule);
         let own = own.unwrap_or_else(|| panic!("{rule} is not found: {found:#?}"));
-        // What is left at the end has no place.
+        // What is still there at the end has no place.
         assert_eq!(own.places.is_empty(), *rule == Rule::Leaked, "{own:?}");
         for place in &own.places {
             let binary = std::env::current_exe().unwrap();

@@ -1,11 +1,11 @@
-//! The programs. Each has a bug, and a twin without.
+//! The programs. Each has a bug, and a twin without it.
 
 use gdr_check::Rule;
 use gdr_verbs_sys::*;
 
 use crate::link::{Link, PAGE, Sizes, page};
 
-/// Which of both a program is.
+/// Which of the twins a program is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Twin {
     Wrong,
@@ -67,7 +67,7 @@ fn buffer_unmapped(twin: Twin) {
     assert!(link.a.send(wr, link.a.segment(0, 64)));
     link.a.completion();
     let unmap = || {
-        // SAFETY: nothing reads the page any more but the device.
+        // SAFETY: only the device still reads the page.
         assert_eq!(unsafe { libc::munmap(link.b.page.cast(), PAGE) }, 0);
     };
     if twin == Wrong {
@@ -139,7 +139,7 @@ fn remote_access(twin: Twin) {
     let link = Link::new(Sizes::default());
     let mut wr = link.write(64);
     if twin == Wrong {
-        // SAFETY: a WRITE has these fields.
+        // SAFETY: a WRITE uses these fields.
         unsafe { wr.wr.rdma.rkey ^= 0x5a5a };
     }
     assert!(link.a.send(wr, link.a.segment(0, 64)));
@@ -180,7 +180,7 @@ fn send_queue_overflow(twin: Twin) {
     for number in 0..40_u64 {
         let mut wr = link.write(64);
         wr.wr_id = number;
-        // The device frees places as requests end, polled or not; other devices refuse the post permanently.
+        // This device frees places as requests end, polled or not; other devices refuse the post until a poll.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
         while !link.a.send(wr, link.a.segment(0, 64)) && std::time::Instant::now() < until {
             assert!(link.b.poll().is_none());
@@ -208,7 +208,7 @@ fn receive_queue_overflow(twin: Twin) {
     if twin == Right {
         link.b.completion();
     }
-    // This device has a place for it as soon as the message is there; others have none before the poll.
+    // This device has a place as soon as the message has arrived; others have none before the poll.
     assert!(shared.receive(4, link.b.segment(512, 64)));
     link.close();
 }
@@ -226,12 +226,12 @@ fn cq_overrun(twin: Twin) {
 
 fn post_in_error(twin: Twin) {
     let link = Link::new(Sizes::default());
-    // A receive that is flushed when the program itself ends the connection did not fail.
+    // A receive that is flushed because the program itself ends the connection has not failed.
     link.a.receive(9, link.a.segment(0, 64));
     if twin == Wrong {
         let mut wr = link.write(64);
         wr.opcode = ibv_wr_opcode::IBV_WR_SEND;
-        // Larger than what the peer has room for.
+        // Larger than the room the peer has for it.
         link.b.receive(1, link.b.segment(0, 8));
         assert!(link.a.send(wr, link.a.segment(64, 64)));
         assert_ne!(link.a.completion().status, ibv_wc_status::IBV_WC_SUCCESS);
@@ -239,7 +239,7 @@ fn post_in_error(twin: Twin) {
         link.to_error(&link.a);
         link.a.completion();
     }
-    // The last one of a queue that is drained.
+    // The last request of a queue that is drained.
     link.a.send(link.write(64), link.a.segment(64, 64));
     link.close();
 }
@@ -274,7 +274,7 @@ fn take_event(link: &Link) {
 }
 
 fn acknowledge(link: &Link) {
-    // SAFETY: alive, and an event that was taken.
+    // SAFETY: the queue is alive, and an event was taken.
     unsafe { link.verbs.ibv_ack_cq_events(link.a.queue, 1) };
 }
 
@@ -285,7 +285,7 @@ fn missed_event(twin: Twin) {
     take_event(&link);
     acknowledge(&link);
     link.a.completion();
-    // The next request; whether it ends before or after the arming is chance.
+    // The next request may end before or after the arming.
     link.a.receive(2, link.a.segment(128, 64));
     let reply = || {
         let mut wr = link.write(64);
@@ -297,7 +297,7 @@ fn missed_event(twin: Twin) {
     if twin == Right {
         assert!(link.a.poll().is_none());
     }
-    // It comes after the arming here, so that the test ends.
+    // Here it ends after the arming, so that the test ends.
     reply();
     take_event(&link);
     acknowledge(&link);
@@ -317,7 +317,7 @@ fn events_unacknowledged(twin: Twin) {
         // SAFETY: alive.
         unsafe { verbs.ibv_destroy_qp(pair) }.unwrap();
         std::thread::spawn(move || {
-            // SAFETY: alive; it returns when the event is acknowledged.
+            // SAFETY: the queue is alive; the call returns once the event is acknowledged.
             unsafe { verbs.ibv_destroy_cq(std::ptr::with_exposed_provenance_mut(queue)) }.unwrap();
         });
         // As a program that waits for ever is ended.
@@ -330,14 +330,14 @@ fn events_unacknowledged(twin: Twin) {
 
 fn after_fork(twin: Twin) {
     let link = Link::new(Sizes::default());
-    // SAFETY: the child posts, which is what is wrong with it, and ends.
+    // SAFETY: the child posts, which is its bug, and ends.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         if twin == Wrong {
             link.a.send(link.write(64), link.a.segment(0, 64));
         }
-        // SAFETY: it runs nothing of the parent.
+        // SAFETY: the child runs nothing of its parent.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
@@ -384,7 +384,7 @@ fn completions_unpolled(twin: Twin) {
         link.close();
     }
     let _unused = page();
-    // SAFETY: the program ends, with what it registered for that.
+    // SAFETY: the program ends, and runs what it registered for that.
     unsafe { libc::exit(0) };
 }
 
@@ -393,7 +393,7 @@ fn rights_unused(twin: Twin) {
     let (local, peers) = (
         ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
         match twin {
-            // No queue pair permits it.
+            // No queue pair permits this.
             Wrong => ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC,
             Right => ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
         },

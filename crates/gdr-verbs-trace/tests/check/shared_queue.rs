@@ -19,9 +19,9 @@ pub(crate) struct SharedQueue {
     srq: *mut ibv_srq,
 }
 
-/// A function of the library that made the domain.
+/// Returns a function of the library that made the domain.
 fn function(name: &CStr) -> *mut c_void {
-    // SAFETY: names; the library is loaded already.
+    // SAFETY: the names are C strings, and the library is already loaded.
     let found = unsafe {
         let library = libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW);
         libc::dlsym(library, name.as_ptr())
@@ -31,7 +31,7 @@ fn function(name: &CStr) -> *mut c_void {
 }
 
 impl SharedQueue {
-    /// A queue with room for this many receives of one segment.
+    /// Creates a queue with room for this many receives of one segment.
     pub(crate) fn new(context: *mut ibv_context, domain: *mut ibv_pd, max_wr: u32) -> Self {
         let mut init = Init {
             context: ptr::null_mut(),

@@ -1,4 +1,4 @@
-//! What functions return that the real library does not have: this program is not linked with one.
+//! Results of functions that the real library lacks: this program is not linked with one.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -25,7 +25,7 @@ unsafe extern "C" {
     fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
 }
 
-/// The result of a call, and the errno after it.
+/// Returns the result of a call, and the errno after it.
 fn with_errno<T>(call: impl FnOnce() -> T) -> (T, Option<i32>) {
     // SAFETY: the errno of this thread.
     unsafe { *libc::__errno_location() = 0 };

@@ -1,4 +1,4 @@
-//! What is counted of calls, in the file of this process. Each test has a device of its own.
+//! What the file of this process counts of calls. Each test has its own device.
 
 use std::ffi::{c_int, c_void};
 use std::fs;
@@ -22,7 +22,7 @@ pub(crate) fn library() -> &'static FakeLibrary {
     FakeLibrary::load(FOLDER.path())
 }
 
-/// The trace of this process.
+/// Returns the trace of this process.
 fn trace() -> ProcessTrace {
     let mut files = fs::read_dir(FOLDER.path())
         .unwrap()
@@ -74,7 +74,7 @@ fn sge(lkey: u32, length: u32) -> ibv_sge {
     }
 }
 
-/// A request with these segments, which have to live on.
+/// Returns a request with these segments, which have to live on.
 pub(crate) fn request(opcode: ibv_wr_opcode, list: &mut [ibv_sge]) -> ibv_send_wr {
     ibv_send_wr {
         opcode,
@@ -192,7 +192,7 @@ fn requests_are_counted_by_operation_and_by_the_memory_of_their_keys() {
         pairs[0].traffic,
         [
             cell(Operation::Send, MemoryKind::Inline, 1, 8),
-            // The larger segment decides the operation's kind, and each has its own bytes.
+            // The larger segment decides the operation's kind, and each segment counts its own bytes.
             cell(Operation::Write, MemoryKind::DmaBuf, 1, 4096),
             cell(Operation::Read, MemoryKind::DmaBuf, 1, 100),
             cell(Operation::Atomic, MemoryKind::Unknown, 1, 32),
@@ -218,11 +218,11 @@ fn requests_that_a_post_refuses_are_counted_as_refused() {
         pair.traffic,
         [cell(Operation::Send, MemoryKind::Host, 1, 70)]
     );
-    // The one at which the post stopped; the ones after it are not looked at.
+    // The request at which the post stopped. Later ones are not visited.
     assert_eq!(pair.refused_requests, 1);
 }
 
-/// A queue pair with the extended interface.
+/// Returns a queue pair with the extended interface.
 pub(crate) fn extended_pair(context: *mut ibv_context) -> *mut ibv_qp_ex {
     let mut attr = ibv_qp_init_attr_ex {
         comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0,
@@ -272,7 +272,7 @@ fn extended_requests_count_when_they_are_complete() {
     );
 }
 
-/// How requests end that were built.
+/// How built requests end.
 #[derive(Clone, Copy)]
 enum End {
     Complete,

@@ -1,7 +1,7 @@
-//! A library with the functions of libibverbs, whose device does nothing at once.
+//! A library with the functions of libibverbs, whose device does nothing.
 //!
-//! It is loaded as a program loads libibverbs by name: its functions are looked up by `dlsym`, which is
-//! gdr-verbs-trace's in a program that is linked with it.
+//! It is loaded by name, as programs load libibverbs, and its functions are looked up with `dlsym`, which
+//! gdr-verbs-trace provides in a program that is linked with it.
 #![allow(
     clippy::unwrap_used,
     reason = "a test or a measurement that fails is over"
@@ -21,7 +21,7 @@ use gdr_verbs_sys::{
     verbs_context,
 };
 
-/// The functions of the library; each calls a function of this file.
+/// Functions of the library. Each calls a function of this file.
 const FUNCTIONS: [(&str, *const ()); 9] = [
     ("ibv_open_device", open_device as *const ()),
     ("ibv_close_device", close_device as *const ()),
@@ -34,13 +34,13 @@ const FUNCTIONS: [(&str, *const ()); 9] = [
     ("ibv_destroy_qp", destroy_qp as *const ()),
 ];
 
-/// A length that the library refuses to register.
+/// Length that the library refuses to register.
 pub(crate) const REFUSED_LEN: usize = 13;
-/// A number of entries with which a post refuses its second request.
+/// Number of segments with which a post refuses its second request.
 pub(crate) const REFUSED_SGE: c_int = 7;
-/// The most segments of a request; a post refuses one with more.
+/// Maximum number of segments per request. A post refuses a request with more.
 pub(crate) const MOST_SGE: u32 = 16;
-/// What a closed device and an object that does not exist return.
+/// Result for a closed device or a missing object.
 pub(crate) const GONE: Errno = Errno::EINVAL;
 
 /// The loaded library.
@@ -52,7 +52,7 @@ unsafe impl Send for FakeLibrary {}
 unsafe impl Sync for FakeLibrary {}
 
 impl FakeLibrary {
-    /// Builds and loads it. The folder of trace files is `folder`, unless it is loaded already.
+    /// Builds and loads it. `folder` becomes the folder of trace files, unless it is already loaded.
     pub(crate) fn load(folder: &std::path::Path) -> &'static Self {
         static LOADED: OnceLock<FakeLibrary> = OnceLock::new();
         LOADED.get_or_init(|| {
@@ -100,7 +100,7 @@ impl FakeLibrary {
         found
     }
 
-    /// A function of the library, as a program finds it.
+    /// Returns a function of the library, as a program finds it.
     ///
     /// # Safety
     /// `F` is the type of the function.
@@ -140,7 +140,7 @@ impl FakeLibrary {
     }
 }
 
-/// A domain of a context.
+/// Returns a domain of a context.
 pub(crate) fn domain(context: *mut ibv_context) -> *mut ibv_pd {
     Box::into_raw(Box::new(ibv_pd { context, handle: 0 }))
 }
@@ -159,7 +159,7 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     &raw mut Box::leak(whole).context
 }
 
-/// The structure stays, so that a program may go on to use it.
+/// Closes a device. Its structure stays, so that a program can keep using it.
 unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     if context.is_null() {
         return -1;
@@ -169,7 +169,7 @@ unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     0
 }
 
-/// Marks a context that was closed.
+/// Marks a closed context.
 const CLOSED: c_int = -1;
 
 unsafe extern "C" fn reg_mr(
@@ -179,7 +179,7 @@ unsafe extern "C" fn reg_mr(
     _access: c_int,
 ) -> *mut ibv_mr {
     static NEXT: AtomicU32 = AtomicU32::new(100);
-    // Addresses below a page do not name domains.
+    // Addresses below a page are not domains.
     if length == REFUSED_LEN || pd.addr() < 4096 {
         // SAFETY: the errno of this thread.
         unsafe { *libc::__errno_location() = Errno::EFAULT.0 };
@@ -231,7 +231,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
     unsafe { reg_mr(pd, ptr::null_mut(), len, access) }
 }
 
-/// Addresses below a page do not name regions.
+/// Deregisters a region. Addresses below a page are not regions.
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     if mr.addr() < 4096 { GONE.0 } else { 0 }
 }
@@ -327,7 +327,7 @@ unsafe extern "C" fn post_recv(
     0
 }
 
-/// Completions name their queue pair by the size of the queue: a receive of 1000 bytes, then an error.
+/// Returns two completions, a receive of 1000 bytes and an error. The size of the queue stands for the queue pair.
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: the caller's queue.
     if unsafe { (*(*cq).context).num_comp_vectors } == CLOSED {
@@ -354,7 +354,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -
     2
 }
 
-/// An extended queue, with a receive of 500 bytes and no more.
+/// Creates an extended queue with a receive of 500 bytes and no more.
 unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,

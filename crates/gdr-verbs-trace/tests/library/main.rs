@@ -1,4 +1,4 @@
-//! The library as a program has it that loads libibverbs by name.
+//! The library as seen by a program that loads libibverbs by name.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,5 +7,5 @@ mod counts;
 mod fake_library;
 mod refused;
 
-// Its `dlsym` takes the place of the C library's.
+// Its `dlsym` replaces the C library's.
 use gdr_verbs_trace as _;

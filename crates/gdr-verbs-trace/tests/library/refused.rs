@@ -1,4 +1,4 @@
-//! Calls that the real library refuses: what they name need not be there.
+//! Calls that the real library refuses: the memory they name may be missing.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -11,12 +11,12 @@ use gdr_verbs_sys::{
 use crate::counts::{extended_pair, library, pairs_of, post, request};
 use crate::fake_library::{GONE, MOST_SGE};
 
-/// Memory that is not mapped.
+/// Returns an unmapped address.
 fn nowhere<T>() -> *mut T {
     ptr::without_provenance_mut(64)
 }
 
-/// A request that is refused, and whose segments and successor are not there.
+/// Returns a request that is refused, and whose segments and successor are not there.
 fn bad_send(count: c_int) -> ibv_send_wr {
     ibv_send_wr {
         num_sge: count,
