@@ -9,10 +9,10 @@ fn main() {
     if std::env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
         return;
     }
-    // The name that programs linked against GDRCopy 2.x ask the loader for.
+    // Programs linked against GDRCopy 2.x ask the loader for this name.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libgdrapi.so.2");
-    // Never unload: thread-local destructors and an atfork handler are in this library. After an
-    // unloading dlclose they would be calls into unmapped memory.
+    // Never unload: thread-local destructors and an atfork handler are in this library, and after an unloading dlclose
+    // they would be calls into unmapped memory.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // An undefined symbol must fail at link time, not when the library is loaded.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");
@@ -24,10 +24,10 @@ fn main() {
 
 /// Takes the unwinder from `libgcc_eh.a`, so that the library needs no `libgcc_s.so.1`.
 ///
-/// The standard library asks for `-lgcc_s` under `--as-needed`; with every unwinder symbol
-/// defined already, the linker drops it. The archive is linked whole because it stands before
-/// the standard library on the command line, where nothing refers to it yet. Its symbols stay
-/// local, as all but `gdr_*` do. Where there is no such archive (no GCC), `libgcc_s` remains.
+/// The standard library requests `-lgcc_s` under `--as-needed`, and the linker drops it if every unwinder symbol is
+/// already defined. The archive is linked whole, because it precedes the standard library on the command line, where
+/// nothing refers to it yet. Its symbols stay local, like all except `gdr_*`. Without such an archive (no GCC),
+/// `libgcc_s` remains.
 fn link_the_unwinder_statically() {
     let linker = linker();
     if has_unwinder(&linker) {
@@ -46,7 +46,7 @@ fn link_the_unwinder_statically() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,--pop-state");
 }
 
-/// What links the library: the linker that cargo is configured with, else a C compiler.
+/// Returns the program that links the library: the linker that cargo is configured with, otherwise a C compiler.
 fn linker() -> String {
     let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     if let Some(named) = variable("RUSTC_LINKER").or_else(|| variable("CC")) {
@@ -60,8 +60,8 @@ fn linker() -> String {
     }
 }
 
-/// Whether the linker is Zig's, which links a static unwinder of its own. It would name this machine's
-/// `libgcc_eh.a`, too, which may need a newer glibc than the library is linked for.
+/// Returns whether the linker is Zig's, which statically links its own unwinder. It would also find this machine's
+/// `libgcc_eh.a`, which may need a newer glibc than the library is linked for.
 fn has_unwinder(linker: &str) -> bool {
     let name = Path::new(linker).file_name().unwrap_or_default();
     name.to_string_lossy().starts_with("zig")
@@ -73,11 +73,11 @@ fn find_libgcc_eh(linker: &str) -> Option<PathBuf> {
         .output()
         .ok()?;
     let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
-    // A compiler that has no such file repeats the bare name.
+    // A compiler that lacks the file repeats the bare name.
     (path.is_absolute() && Path::exists(&path)).then_some(path)
 }
 
-/// `aarch64-unknown-linux-gnu` is `aarch64-linux-gnu-` to GCC.
+/// Returns GCC's prefix for a target: `aarch64-linux-gnu-` for `aarch64-unknown-linux-gnu`.
 fn cross_prefix(target: &str) -> String {
     format!("{}-", target.replace("-unknown", ""))
 }

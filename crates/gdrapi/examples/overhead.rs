@@ -1,15 +1,14 @@
-//! The cost of the C interface over the copy routines.
+//! Measures the cost of the C interface over the copy routines.
 //!
 //! ```text
 //! GDR_BACKEND=sim cargo run --release -p gdrapi --example overhead
 //! cargo run --release -p gdrapi --example overhead -- LIBRARY [DEVICE_ADDRESS_IN_HEX]
 //! ```
 //!
-//! Copies of several sizes go through `gdr_copy_to_mapping` and `gdr_copy_from_mapping` of the
-//! shared library LIBRARY (as a C program calls them; if it is omitted or `-`, the functions linked into
-//! this program) and through `gdr_copy::cpu` directly, in turns; the figures are medians over the
-//! turns. Without an address, memory is allocated from the first GPU, or is the
-//! simulated buffer.
+//! Copies of several sizes alternate between `gdr_copy_to_mapping` and `gdr_copy_from_mapping` of the shared library
+//! LIBRARY, called as by a C program, and `gdr_copy::cpu` directly. If LIBRARY is omitted or `-`, the functions linked
+//! into this program are called. The figures are medians over the turns. Without an address, memory is allocated from
+//! the first GPU, or is the simulated buffer.
 
 use std::error::Error;
 use std::ffi::{CString, c_int, c_void};
@@ -63,21 +62,21 @@ impl Functions {
 
     fn load(path: &str) -> Result<Self, Box<dyn Error>> {
         let path_c = CString::new(path)?;
-        // SAFETY: loads a library that the user named; a NUL-terminated path.
+        // SAFETY: the user named this library to load, and the path is NUL-terminated.
         let library = unsafe { libc::dlopen(path_c.as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
             return Err(format!("{path} cannot be loaded").into());
         }
         let symbol = |name: &str| -> Result<*mut c_void, Box<dyn Error>> {
             let name_c = CString::new(name)?;
-            // SAFETY: a library that was loaded above, and a NUL-terminated name.
+            // SAFETY: the library was loaded above, and the name is NUL-terminated.
             let symbol = unsafe { libc::dlsym(library, name_c.as_ptr()) };
             if symbol.is_null() {
                 return Err(format!("{path} has no {name}").into());
             }
             Ok(symbol)
         };
-        // SAFETY: gdrapi.h gives these functions these types.
+        // SAFETY: the types are as declared in gdrapi.h.
         unsafe {
             Ok(Self {
                 open: function(symbol("gdr_open")?),
@@ -96,7 +95,7 @@ impl Functions {
 /// `F` is the type of the function at `symbol`.
 unsafe fn function<F: Copy>(symbol: *mut c_void) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: same size, and the caller's promise.
+    // SAFETY: both types have the same size, and the caller guarantees the function's type.
     unsafe { std::mem::transmute_copy(&symbol) }
 }
 
@@ -107,7 +106,7 @@ fn check(call: &str, answer: c_int) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Nanoseconds of one `work`, measured over many.
+/// Returns the duration of one `work` in nanoseconds, measured over many.
 fn time(mut work: impl FnMut()) -> f64 {
     let mut rounds = 16u32;
     loop {
@@ -162,7 +161,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let mut handle = gdr_mh_t::default();
     let mut va = std::ptr::null_mut();
     let mut info = gdr_info_v2_t::default();
-    // SAFETY: the outputs are valid; everything else is checked by the functions.
+    // SAFETY: the outputs are valid, and the functions check everything else.
     let g = unsafe {
         let g = (functions.open)();
         if g.is_null() {
@@ -212,7 +211,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         let mut figures = [const { Vec::new() }; 4];
         let (at, host) = (va.cast::<u8>(), host.as_mut_ptr());
         for _ in 0..TURNS {
-            // SAFETY: `bytes` is at most the mapping and the host buffer.
+            // SAFETY: `bytes` does not exceed the mapping or the host buffer.
             unsafe {
                 figures[0].push(time(|| {
                     black_box((functions.copy_to)(

@@ -1,6 +1,6 @@
-//! The types and numbers of `gdrapi.h`, byte for byte as in GDRCopy 2.6.
+//! Types and constants of `gdrapi.h`, byte for byte as in GDRCopy 2.6.
 //!
-//! `include/gdrapi.h` declares the same in C; the tests compare the two.
+//! `include/gdrapi.h` declares the same in C, and the tests compare the two.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 use std::mem::{align_of, offset_of};
@@ -17,7 +17,7 @@ pub const GPU_PAGE_SIZE: u64 = 1 << GPU_PAGE_SHIFT;
 
 /// Pins for the platform's own path.
 pub const GDR_PIN_FLAG_DEFAULT: u32 = 0;
-/// Pins for a mapping over PCIe, also where a coherent link exists.
+/// Pins for a mapping over PCIe, even if a coherent link exists.
 pub const GDR_PIN_FLAG_FORCE_PCIE: u32 = 1;
 
 /// Requests the default mapping of the backend.
@@ -47,8 +47,8 @@ pub const GDR_ATTR_USING_DMA_BUF_MMAP: c_uint = 3;
 
 /// The object of a `gdr_t`. Only `fd` is part of the interface.
 ///
-/// Some programs read `fd` through their own copy of GDRCopy's private header, or copy its 48 bytes.
-/// So the descriptor is valid, and the object is larger than 48 bytes.
+/// Some programs read `fd` through their own copy of GDRCopy's private header, or copy that structure's 48 bytes.
+/// Therefore the descriptor is valid, and the object is larger than 48 bytes.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Gdr {
@@ -124,8 +124,8 @@ pub const INFO_MAPPED: u32 = 1 << 0;
 /// Bit of `bits` in both info structures: the mapping is write-combined.
 pub const INFO_WC_MAPPING: u32 = 1 << 1;
 
-// The bit-fields of C are the two lowest bits of an `unsigned` on every ABI of the NVIDIA driver; all
-// of them are little-endian.
+// C bit-fields occupy the two lowest bits of an `unsigned` on every ABI of the NVIDIA driver, all of which are
+// little-endian.
 const _: () = assert!(cfg!(target_endian = "little") && size_of::<c_ulong>() == 8);
 
 const _: () = {

@@ -1,4 +1,4 @@
-//! The errors of copies, in a form that a signal handler can report.
+//! Errors of copies, in a form that a signal handler can report.
 
 use std::ffi::c_int;
 
@@ -27,7 +27,7 @@ pub(crate) enum CopyError {
     TooDeep,
 }
 
-/// A line of the log for each of the two functions.
+/// Builds a log line for each of the two functions.
 macro_rules! lines {
     ($direction:expr, $reason:literal) => {
         match $direction {
@@ -38,7 +38,7 @@ macro_rules! lines {
 }
 
 impl CopyError {
-    /// The positive errno value.
+    /// Returns the positive errno value.
     pub(crate) fn errno(self) -> c_int {
         match self {
             Self::NoHandle | Self::NotMapped | Self::OutsideMapping | Self::NullHost => {
@@ -48,7 +48,7 @@ impl CopyError {
         }
     }
 
-    /// The whole line for the log.
+    /// Returns the whole line for the log.
     pub(crate) fn line(self, direction: Direction) -> &'static str {
         match self {
             Self::NoHandle => lines!(

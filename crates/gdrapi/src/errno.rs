@@ -52,7 +52,7 @@ impl Failure {
         }
     }
 
-    /// The positive errno value of this error.
+    /// Returns the positive errno value of this error.
     pub(crate) fn errno(&self) -> c_int {
         match self {
             Self::Argument(_) | Self::NotAtGpuPage(_) => libc::EINVAL,
@@ -69,7 +69,7 @@ const NV_ERR_INSUFFICIENT_RESOURCES: u32 = 0x1a;
 const NV_ERR_INSUFFICIENT_PERMISSIONS: u32 = 0x1b;
 const NV_ERR_NO_MEMORY: u32 = 0x51;
 
-/// The errno value of `gdrdrv` for the same error, where it has one.
+/// Returns the errno value of `gdrdrv` for the same error, where it has one.
 fn errno_of_copy(error: &Error) -> c_int {
     match error {
         Error::NoBackend { .. } | Error::BackendUnavailable { .. } => libc::ENODEV,
@@ -97,7 +97,7 @@ fn errno_of_copy(error: &Error) -> c_int {
         Error::AlreadyMapped => libc::EAGAIN,
         Error::ModuleVersion { .. } => libc::EPROTONOSUPPORT,
         Error::DmaBufMmap { .. } => libc::ENODEV,
-        // Variants that are newer than this function.
+        // Variants newer than this function.
         _ => libc::EIO,
     }
 }

@@ -1,7 +1,6 @@
 //! The exported functions.
 //!
-//! Each is the C function of the same name, which `gdrapi.h` documents. They return 0 or a positive
-//! errno value.
+//! Each is the C function of the same name, documented in `gdrapi.h`, and returns 0 or a positive errno value.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
@@ -34,7 +33,7 @@ unsafe fn write_output<T>(output: *mut T, value: T) -> Result<(), Failure> {
     if output.is_null() {
         return Err(NULL_OUTPUT);
     }
-    // SAFETY: not null, so valid for writing, and a C caller has it aligned.
+    // SAFETY: a non-null output is valid for writing, and C callers align it.
     unsafe { output.write(value) };
     Ok(())
 }
@@ -99,7 +98,7 @@ fn refuse_tokens(module: Option<(u16, u16)>) -> Result<(), Failure> {
     }
 }
 
-/// Pins GPU memory, with flags.
+/// Pins GPU memory with flags.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -138,7 +137,7 @@ unsafe fn pin(
     };
     let process = Process::current()?;
     let library = process.library(g)?;
-    // Like `gdrdrv`, which checks only GPU pages: callers that round to them rely on it.
+    // Like `gdrdrv`, check only whole GPU pages: callers that round to pages rely on it.
     let options = PinOptions::new()
         .with_bus(bus)
         .with_granularity(PinGranularity::GpuPages);
@@ -201,7 +200,7 @@ fn describe(g: gdr_t, handle: gdr_mh_t) -> Result<gdr_info_v2_t, Failure> {
     })
 }
 
-/// Returns what is pinned, in the structure of versions before 2.4, which has 40 bytes.
+/// Returns information about a pin, in the 40-byte structure of versions before 2.4.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -259,7 +258,7 @@ pub unsafe extern "C" fn gdr_map(
     })
 }
 
-/// Maps a pinned buffer, and requests a mapping type.
+/// Maps a pinned buffer with a requested mapping type.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -366,8 +365,8 @@ pub unsafe extern "C" fn gdr_copy_from_mapping(
     }
 }
 
-/// Neither allocates nor takes a lock, and is not a cancellation point, because signal handlers copy too, and
-/// may have interrupted `malloc`.
+/// Neither allocates, takes a lock nor is a cancellation point, because signal handlers copy too and may have
+/// interrupted `malloc`.
 #[cold]
 #[inline(never)]
 fn refused(direction: Direction, why: CopyError) -> c_int {
@@ -387,8 +386,8 @@ pub unsafe extern "C" fn gdr_runtime_get_version(major: *mut c_int, minor: *mut 
     let _ = unsafe { write_output(minor, GDR_API_MINOR_VERSION) };
 }
 
-/// Returns the version of the `gdrdrv` module or, with other backends, that of this library, because callers
-/// fail without one.
+/// Returns the version of the `gdrdrv` module, or of this library with other backends, because callers fail without
+/// one.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.

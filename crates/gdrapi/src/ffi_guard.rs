@@ -7,8 +7,8 @@ use crate::errno::Failure;
 
 /// Runs the body of an exported function and returns 0 or a positive errno value.
 ///
-/// A panic becomes `EIO`. Thread cancellation is disabled meanwhile: a cancelled thread would unwind
-/// through Rust frames, with locks locked.
+/// A panic becomes `EIO`. Thread cancellation is disabled for the duration, because a cancelled thread would unwind
+/// through Rust frames while holding locks.
 pub(crate) fn guarded(call: &'static str, body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     guarded_value(call, body).err().unwrap_or(0)
 }

@@ -1,12 +1,11 @@
 //! Handles: slot numbers with generations.
 //!
-//! A `gdr_mh_t` is passed by value, and callers may pass a wrong one: after it was unpinned, twice to
-//! unpin, or one that was never returned. All of these must return `EINVAL`. So a handle is a slot
-//! number and a generation, which are checked against the slot, and is never dereferenced.
+//! A `gdr_mh_t` is passed by value, and callers may pass a wrong one: after unpinning, twice to unpin, or one that was
+//! never returned. All of these must return `EINVAL`. Therefore a handle consists of a slot number and a generation,
+//! which are checked against the slot, and is never dereferenced.
 //!
-//! Some callers know that GDRCopy's handle is a pointer to a private structure of 104 bytes, and read
-//! it. So the number is an *address*, too: one in an address range that is reserved for this purpose
-//! and reads as zeros.
+//! Some callers know that GDRCopy's handle points to a private structure of 104 bytes, and read it. Therefore the
+//! number is also an *address* in a range that is reserved for this purpose and reads as zeros.
 //!
 //! ```text
 //! handle = base + 8 * (generation * SLOTS + slot)
@@ -15,10 +14,10 @@
 //! `base` is a multiple of `8 * SLOTS`, so that a copy finds the slot without knowing it
 //! ([`likely_slot`]).
 //!
-//! Each pair of slot and generation has its own address. A slot's generation is incremented when it is
-//! freed, and a freed slot is reused only after [`QUARANTINE`] others have been freed. The usual 4 GiB
-//! of address space (without memory) are 2048 generations, so a stale handle is recognized for the
-//! next two million pins at least; after that its number may be reused.
+//! Each pair of slot and generation has its own address. Freeing a slot increments its generation, and a freed slot is
+//! reused only after [`QUARANTINE`] others have been freed. The usual 4 GiB of address space, which take no memory,
+//! hold 2048 generations, so a stale handle is recognized for at least the next two million pins. After that, its
+//! number may be reused.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -26,8 +25,8 @@ use std::ptr;
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-/// Buffers that can be pinned at one time. More than BAR1 has room for on most machines, and
-/// more than Linux lets a process map (`vm.max_map_count`).
+/// Maximum number of pinned buffers: more than BAR1 has room for on most machines, and more than Linux lets a process
+/// map (`vm.max_map_count`).
 pub(crate) const SLOTS: usize = 1 << 18;
 /// The number of freed slots before the oldest of them is reused.
 const QUARANTINE: usize = 1024;
@@ -40,7 +39,7 @@ const READABLE: usize = 128;
 /// Sizes of the address range to try, largest first: a limit on address space may forbid the first.
 const SIZES: [usize; 3] = [4 << 30, 256 << 20, 16 << 20];
 
-/// The slot of `handle`, if it is a handle; any slot for other numbers.
+/// Returns the slot of `handle`, if it is a handle; any slot for other numbers.
 #[inline(always)]
 pub(crate) fn likely_slot(handle: u64) -> usize {
     handle as usize / STEP % SLOTS
@@ -99,7 +98,7 @@ impl HandleSpace {
         let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(start), len) };
     }
 
-    /// The number of generations of a slot, after which its handles repeat.
+    /// Returns the number of generations of a slot, after which its handles repeat.
     pub(crate) fn generations(&self) -> u32 {
         (self.bytes / STEP / SLOTS) as u32
     }
@@ -109,7 +108,7 @@ impl HandleSpace {
         (self.base + number * STEP) as u64
     }
 
-    /// The slot of a handle; `None` for a number that is not a handle.
+    /// Returns the slot of a handle; `None` for a number that is not a handle.
     pub(crate) fn slot(&self, handle: u64) -> Option<SlotId> {
         let offset = (handle as usize).wrapping_sub(self.base);
         if offset >= self.bytes || !offset.is_multiple_of(STEP) {
@@ -124,8 +123,8 @@ impl HandleSpace {
 }
 
 fn reserve(bytes: usize) -> rustix::io::Result<*mut c_void> {
-    // In three steps, because of processes that have called mlockall(MCL_FUTURE): the kernel does not
-    // populate an unreadable range at mmap, nor an unlocked one when it becomes readable.
+    // Three steps, because of processes that have called mlockall(MCL_FUTURE): the kernel does not populate an
+    // unreadable range at mmap, nor an unlocked range when it becomes readable.
     // SAFETY: the kernel chooses the address, so no other mapping is replaced.
     let base = unsafe {
         rustix::mm::mmap_anonymous(
@@ -163,7 +162,7 @@ pub(crate) struct SlotTable<T> {
 }
 
 impl<T> SlotTable<T> {
-    /// A table of at most `most` slots (up to [`SLOTS`]) with `generations` each.
+    /// Creates a table of at most `most` slots (up to [`SLOTS`]) with `generations` each.
     pub(crate) fn new(most: usize, generations: u32) -> Self {
         Self {
             slots: Vec::new(),
@@ -173,7 +172,7 @@ impl<T> SlotTable<T> {
         }
     }
 
-    /// A slot for the next [`SlotTable::put`]; `None` when all are in use.
+    /// Returns a slot for the next [`SlotTable::put`]; `None` when all are in use.
     fn next_free(&mut self) -> Option<u32> {
         let full = self.slots.len() >= self.most;
         if self.free.len() > QUARANTINE || full {
@@ -331,7 +330,7 @@ mod tests {
         fn the_table_agrees_with_a_map_of_every_handle_that_was_returned(
             steps in prop::collection::vec(step(), 0..400)
         ) {
-            // More generations than steps: no handle is returned twice.
+            // There are more generations than steps, so no handle is returned twice.
             let mut table = SlotTable::new(8, 1000);
             let mut live = HashMap::new();
             let mut given: Vec<SlotId> = Vec::new();

@@ -1,10 +1,9 @@
 //! Hazard pointers: a mapping is not unmapped while a copy uses it.
 //!
-//! A copy takes nanoseconds, so it can afford neither a lock nor a reference count (an atomic
-//! read-modify-write on a shared line) nor a full fence. It *announces* the mapping in a cell
-//! that only its own thread writes, checks that the mapping is still the handle's, and clears
-//! the cell when done. An unmapping thread first makes the mapping unreachable, then waits until no
-//! cell announces it, then unmaps.
+//! A copy takes nanoseconds, so it can afford neither a lock, nor a reference count (an atomic read-modify-write on a
+//! shared line), nor a full fence. It *announces* the mapping in a cell that only its own thread writes, checks that
+//! the handle still refers to the mapping, and clears the cell when done. An unmapping thread first makes the mapping
+//! unreachable, then waits until no cell announces it, and then unmaps it.
 //!
 //! # Why that is enough
 //!
@@ -33,20 +32,18 @@
 //!
 //! # Life of a record
 //!
-//! Each thread that has copied has a record of cells, in a list that only grows and is never freed;
-//! when a thread ends, another thread can claim its record. The list is as long as the maximum number
-//! of threads that have copied at one time. More than one cell is used only when a signal handler
-//! copies while its thread is in a copy.
+//! Each thread that has copied has a record of cells, in a list that only grows and is never freed. When a thread ends,
+//! another thread can claim its record. The list is therefore as long as the maximum number of threads that have copied
+//! at the same time. More than one cell is used only if a signal handler copies while its thread is copying.
 //!
-//! # Copies that are left by longjmp
+//! # Copies left by longjmp
 //!
-//! A handler may leave the copy that it interrupted by `siglongjmp`; the announcement stays. So a cell
-//! also contains the stack depth of its copy, and the thread itself withdraws the announcements of
-//! copies that were left ([`stack`](crate::stack)) when it next finds its first cell in use, and when
-//! it unmaps.
+//! A handler may leave the copy that it interrupted with `siglongjmp`, and the announcement stays. Therefore a cell
+//! also contains the stack depth of its copy. The thread itself withdraws the announcements of left copies
+//! ([`stack`](crate::stack)) when it next finds its first cell in use, and when it unmaps.
 //!
-//! A long copy that was left may also have a place with the thread of the copy engine; its lease is in the
-//! cell, too, and is ended with the announcement.
+//! A long copy that was left may also hold a slot of the copy engine's thread. Its lease is in the cell as well, and
+//! ends with the announcement.
 //!
 //! A cell is free when its depth is 0. Only its thread (with its signal handlers) writes the
 //! depth, before it announces and after it has withdrawn. A handler that interrupts at any point
@@ -85,7 +82,7 @@ impl Cell {
         }
     }
 
-    /// The depth of the copy that uses it.
+    /// Returns the depth of the copy that uses it.
     #[inline(always)]
     fn depth(&self) -> Option<Depth> {
         let depth = self.depth.load(Ordering::Relaxed);
@@ -106,21 +103,21 @@ impl Cell {
         self.depth.store(0, Ordering::Relaxed);
     }
 
-    /// Releases it for a copy that was left.
+    /// Releases the cell of a copy that was left.
     fn release_left(&self) {
         self.lease.end();
         self.release();
     }
 }
 
-/// The cells of a thread, on pages of their own.
+/// Cells of a thread, on pages of their own.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// Cells from the first on that may announce something; at least 1.
+    /// Number of cells, from the first one on, that may hold announcements; at least 1.
     used: AtomicUsize,
     claimed: AtomicBool,
-    /// Whether the thread runs fences itself (see the module's page), or has not copied yet.
+    /// Whether the thread runs fences itself (see the module page) or has not copied yet.
     fences: AtomicBool,
     stack: OwnStack,
     /// Written before the record is published, and never again.
@@ -190,7 +187,7 @@ impl Record {
         let free = self.cells.iter().position(|cell| cell.depth().is_none())?;
         let cell = self.cells.get(free)?;
         cell.take(here);
-        // Before the announcement, so that a waiter which sees that sees this.
+        // Store this before the announcement, so that a waiter which sees the announcement also sees this.
         if self.used.load(Ordering::Relaxed) <= free {
             self.used.store(free + 1, Ordering::Release);
             thread_fence();
@@ -239,7 +236,7 @@ pub(crate) struct Protected<'a, T> {
 }
 
 impl<T> Protected<'_, T> {
-    /// For the read that this copy may make by the copy engine.
+    /// Lease for a read that this copy may make with the copy engine.
     pub(crate) fn lease(&self) -> &Lease {
         &self.cell.lease
     }
@@ -362,14 +359,14 @@ impl Domain {
                 let value = unsafe { &*again };
                 return Ok(Protected { cell, value });
             }
-            // Another thread unmapped and mapped in between, so the loop repeats only when other
-            // threads make progress.
+            // Another thread has unmapped and mapped in between, so the loop repeats only if other threads make
+            // progress.
             seen = again;
         }
     }
 
-    /// Like [`Domain::protect`], without a call and a loop: `None` where it takes more than a look, and then
-    /// nothing is announced.
+    /// Like [`Domain::protect`], but without calls and loops. Returns `None`, without an announcement, if more than one
+    /// attempt would be needed.
     #[inline(always)]
     pub(crate) fn protect_at_once<'a, T>(
         &self,
@@ -382,7 +379,7 @@ impl Domain {
             return None;
         }
         let cell = record.first_cell(here)?;
-        // As in `protect`. The copy that finds `symmetric` set, after the announcement, runs a fence.
+        // As in `protect`. A copy that finds `symmetric` set after the announcement runs a fence.
         cell.what.store(seen.cast(), Ordering::Release);
         thread_fence();
         let is_asymmetric = !self.symmetric.load(Ordering::Relaxed);
@@ -448,7 +445,7 @@ impl Domain {
         if others.next().is_none() || process_fence() {
             return true;
         }
-        // The barrier was registered, so only a filter that was installed since can have refused it.
+        // The barrier had been registered, so only a filter installed since then can have refused it.
         self.symmetric.store(true, Ordering::SeqCst);
         false
     }
@@ -515,7 +512,7 @@ mod tests {
     }
 
     const STACK: Range = Range::new(0x1_0000, 0x100_0000);
-    /// A copy at each depth may have been interrupted by a handler at the next.
+    /// Depths at which a copy may have been interrupted by a handler at the next depth.
     const NESTED: [Depth; 6] = [
         Depth::new(0xf0_0000),
         Depth::new(0xe0_0000),
@@ -541,7 +538,7 @@ mod tests {
             self.domain.protect(self.record, here, &self.entry)
         }
 
-        /// A copy that a signal handler leaves by longjmp.
+        /// Makes a copy that a signal handler leaves with longjmp.
         fn left(&self, here: Depth) {
             std::mem::forget(self.copy(here).unwrap());
         }
@@ -550,13 +547,13 @@ mod tests {
             self.entry.load(Ordering::Relaxed).cast()
         }
 
-        /// The result for the record's thread.
+        /// Returns the result for the record's thread.
         fn quiet(&self, here: Depth) -> Quiet {
             self.domain
                 .wait_for(self.what(), Some(self.record), here, AT_ONCE)
         }
 
-        /// The result for another thread.
+        /// Returns the result for another thread.
         fn quiet_elsewhere(&self) -> Quiet {
             self.domain.wait_for(self.what(), None, NESTED[0], AT_ONCE)
         }
@@ -572,7 +569,7 @@ mod tests {
     fn destroy(domain: &Domain, canary: *mut Canary) {
         let quiet = domain.wait_for(canary.cast(), None, Depth::here(), LIMIT);
         assert_eq!(quiet, Quiet::Yes);
-        // SAFETY: unreachable and, as just waited for, not in use.
+        // SAFETY: unreachable and, after the wait above, not in use.
         let canary = unsafe { Box::from_raw(canary) };
         canary.0.store(DEAD, Ordering::Relaxed);
     }
@@ -739,7 +736,7 @@ mod tests {
         fixture.domain.symmetric.store(false, Ordering::SeqCst);
         fixture.record.fences.store(false, Ordering::SeqCst);
         drop(fixture.copy(NESTED[0]).unwrap());
-        // As `barrier` does when the kernel refuses.
+        // As `barrier` does if the kernel refuses.
         fixture.domain.symmetric.store(true, Ordering::SeqCst);
         assert_eq!(fixture.quiet_elsewhere(), Quiet::NotYet);
         assert_eq!(

@@ -1,8 +1,8 @@
-//! Logging as in GDRCopy: to stderr, when the environment enables it.
+//! Logging as in GDRCopy: to stderr, if the environment enables it.
 //!
-//! The crates below log by `tracing`; this is the subscriber of the shared library. Without
-//! `GDRCOPY_ENABLE_LOGGING` it is not installed, and an event costs one load. Copies do not use it,
-//! because signal handlers copy, too, and formatting an event allocates.
+//! The crates below log through `tracing`, and this is the shared library's subscriber. Without
+//! `GDRCOPY_ENABLE_LOGGING` it is not installed, and an event costs one load. Copies do not use it, because signal
+//! handlers copy too, and formatting an event allocates.
 
 use std::fmt::{self, Write as _};
 use std::sync::Once;
@@ -13,7 +13,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Installs the subscriber where `GDRCOPY_ENABLE_LOGGING` is set. Later calls do nothing.
+/// Installs the subscriber if `GDRCOPY_ENABLE_LOGGING` is set. Further calls do nothing.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -22,7 +22,7 @@ pub(crate) fn install() {
         }
         let text = gdr_process::variable("GDRCOPY_LOG_LEVEL");
         let filter = threshold(text.as_ref().and_then(|text| text.to_str()));
-        // Fails only in a program that links the rlib and has a subscriber already, which stays.
+        // Fails only in a program that links the rlib and already has a subscriber, which stays.
         if tracing::subscriber::set_global_default(Stderr { filter }).is_ok() {
             ERRORS.store(filter >= LevelFilter::ERROR, Ordering::Relaxed);
         }
@@ -32,8 +32,8 @@ pub(crate) fn install() {
 /// Whether errors are written to stderr.
 static ERRORS: AtomicBool = AtomicBool::new(false);
 
-/// Writes the whole line of an error. Signal handlers may call it: it makes one system call, which is
-/// not a cancellation point, and restores `errno`.
+/// Writes a complete line about an error. Signal handlers may call it: it makes one system call, which is not a
+/// cancellation point, and restores `errno`.
 #[cold]
 pub(crate) fn error_from_a_copy(line: &'static str) {
     if !ERRORS.load(Ordering::Relaxed) {
@@ -53,8 +53,8 @@ pub(crate) fn error_from_a_copy(line: &'static str) {
     }
 }
 
-/// 1 and below: everything. 2 info, 3 warnings, 4 errors, 5 and above: nothing. Errors alone
-/// where there is no number.
+/// Returns the level of `GDRCOPY_LOG_LEVEL`: up to 1 everything, 2 info, 3 warnings, 4 errors, from 5 on nothing.
+/// Without a number, errors only.
 fn threshold(text: Option<&str>) -> LevelFilter {
     let number = text
         .and_then(|text| text.trim().parse::<i64>().ok())
@@ -94,7 +94,7 @@ impl Subscriber for Stderr {
         write_line(&line(event));
     }
 
-    // Spans are not enabled, so these are not called for spans of this library.
+    // Spans are disabled, so these are not called for spans of this library.
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }
@@ -134,8 +134,8 @@ impl Visit for Line {
     }
 }
 
-/// Writes by one system call and without the lock of `std::io::stderr`: lines of several threads do
-/// not mix, and a forked child does not wait for a lock of its parent.
+/// Writes with a single system call and without the lock of `std::io::stderr`, so that lines of several threads do not
+/// mix, and a forked child does not wait for its parent's lock.
 fn write_line(line: &str) {
     // SAFETY: the pointer and length come from one string. An error cannot be reported.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };

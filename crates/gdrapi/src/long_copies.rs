@@ -1,5 +1,4 @@
-//! Long copies on faster paths than stores and loads by the calling thread, unless the environment forbids
-//! them.
+//! Long copies on paths faster than loads and stores by the calling thread, unless the environment forbids them.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -7,11 +6,10 @@
 //! | `GDR_COPY=cpu`, or a copy routine | the calling thread makes each copy |
 //! | `GDR_COPY_THREADS=N` | long copies by CPU may use N threads, the caller's included |
 //!
-//! A copy that is not long costs one comparison more. Reads by the copy engine keep what the interface
-//! promises of copies: the calling thread takes no lock, allocates nothing and waits for nothing
-//! ([`EngineReads`]). Copies to the GPU are stores: a store that the engine makes later could land after
-//! a newer one, and could fail. Copies by several threads take locks, and must not be made in signal
-//! handlers, or be left by a jump.
+//! A copy that is not long costs one additional comparison. Reads by the copy engine keep the interface's promises
+//! about copies: the calling thread takes no lock, allocates nothing and waits for nothing ([`EngineReads`]). Copies to
+//! the GPU are stores, because a store that the engine makes later could overwrite a newer one, and could fail. Copies
+//! by several threads take locks, so signal handlers must neither make nor leave them.
 use std::ffi::OsStr;
 use std::num::NonZeroU16;
 use std::panic::{self, AssertUnwindSafe};
@@ -24,25 +22,25 @@ use gdr_copy::{
 };
 use gdr_cuda::{DeviceBuffer, Driver, Gpu, Ordinal};
 
-/// Shorter reads are loaded before the thread of the copy engine has queued them.
+/// Shorter reads are loaded before the copy engine's thread has queued them.
 const SHORTEST_BY_ENGINE: usize = 16 << 10;
 
-/// The copies of a mapping that are not made by the calling thread alone.
+/// Copies of a mapping that the calling thread does not make alone.
 #[derive(Debug)]
 pub(crate) struct LongCopies {
-    /// `None` where no copy may use several threads.
+    /// `None` if no copy may use several threads.
     by_threads: Option<Copier>,
-    /// Reads by the copy engine, and the bytes from which on they are; `None` where it may not be used.
+    /// Reads by the copy engine, and their minimum length in bytes; `None` if it may not be used.
     by_engine: Option<(EngineReads, usize)>,
     to: usize,
     from: usize,
 }
 
-/// The CPU makes the copy by itself.
+/// The CPU must make the copy itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeftToCpu;
 
-/// What the copies of a GPU's mappings of one kind cost.
+/// Costs of copies for one kind of mapping of a GPU.
 #[derive(Debug)]
 struct Costs {
     gpu: Gpu,
@@ -51,7 +49,7 @@ struct Costs {
 }
 
 impl Costs {
-    /// The long copies of this mapping: a profile is read, and a GPU is described, once in a process.
+    /// Returns the long copies of this mapping. Reads the profile, and describes each GPU, once per process.
     fn of(
         mapping: &Mapping,
         driver: &Arc<dyn Driver>,
@@ -66,7 +64,7 @@ impl Costs {
                 && it.kind == kind
                 && it.planner.limits() == limits
         };
-        // An element is complete when it is added.
+        // An element is complete when added.
         let mut all = ALL.get().lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.iter().find(is_same) {
             return Ok(Arc::clone(known));
@@ -84,7 +82,7 @@ impl Costs {
     }
 }
 
-/// The limits that the environment sets; `None` where each copy is made by the calling thread.
+/// Returns the limits that the environment sets; `None` if the calling thread makes every copy.
 pub(crate) fn limits() -> Option<PathLimits> {
     static LIMITS: OnceLock<Option<PathLimits>> = OnceLock::new();
     *LIMITS.get_or_init(|| {
@@ -115,7 +113,8 @@ fn limits_of(mode: Option<&OsStr>, threads: Option<&OsStr>) -> Option<PathLimits
 }
 
 impl LongCopies {
-    /// For the mapping of a pin, on the GPU of `driver`. `None` where no copy would take another path.
+    /// Returns the long copies for the mapping of a pin on the GPU of `driver`. `None` if no copy would use another
+    /// path.
     pub(crate) fn of(
         mapping: &Arc<Mapping>,
         driver: &Arc<dyn Driver>,
@@ -146,8 +145,8 @@ impl LongCopies {
         }
         let (to, from) = (bytes(to), bytes(from));
         tracing::info!(to, from, "long copies");
-        // SAFETY: the program keeps memory allocated while it copies it, as the interface requires. If
-        // it has freed the memory before a copy, the copy finds that out and is made by CPU.
+        // SAFETY: the interface requires the program to keep memory allocated while it is copied. If the memory was
+        // freed before a copy, the copy detects that and is made by the CPU.
         let buffer = Arc::new(unsafe { DeviceBuffer::borrowed_part(gpu, ptr, mapping.len()) }?);
         let by_threads = by_cpu
             .map(|planner| Copier::new(Arc::clone(mapping), Arc::clone(&buffer), planner))
@@ -167,7 +166,7 @@ impl LongCopies {
         }))
     }
 
-    /// Bytes from which on copies to the GPU, and copies from it, are long.
+    /// Returns the lengths in bytes from which copies to the GPU, and from the GPU, are long.
     pub(crate) fn from(&self) -> [usize; 2] {
         [self.to, self.from]
     }
@@ -221,7 +220,7 @@ impl Drop for LongCopies {
     }
 }
 
-/// No panic crosses the C interface. What a failed copy did not do, the CPU does.
+/// Keeps a panic from crossing the C interface. What a failed copy did not do, the CPU does.
 fn contained(copy: impl FnOnce() -> gdr_copy::Result<()>) -> Result<(), LeftToCpu> {
     match panic::catch_unwind(AssertUnwindSafe(copy)) {
         Ok(Ok(())) => Ok(()),

@@ -1,4 +1,4 @@
-//! The table in which copies find mappings: one pointer for each slot.
+//! Table in which copies find mappings, with one pointer per slot.
 
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
@@ -21,7 +21,7 @@ use crate::tls::{self, FirstRecord, RECORDS};
 /// the wait, the mapping is left to be unmapped later, see [`MappingTable::unpublish`].
 const COPIES_END_WITHIN: Duration = Duration::from_secs(20);
 
-/// A mapping that copies can find. All that a copy needs is in its first cache line.
+/// A mapping that copies can find. Everything a copy needs is in the first cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct PublishedMapping {
@@ -32,9 +32,9 @@ pub(crate) struct PublishedMapping {
     /// Whether the routine stores 16 bytes at once.
     stores_16: bool,
     routine: &'static Routine,
-    /// Bytes from which on copies to and from the GPU are long.
+    /// Lengths in bytes from which copies to and from the GPU are long.
     long_from: [usize; 2],
-    /// Offsets count from here; it is not before `start`.
+    /// Start of the pinned range, from which offsets count. Not before `start`.
     pinned: usize,
     long: Option<LongCopies>,
     /// Keeps the range mapped.
@@ -77,7 +77,7 @@ impl PublishedMapping {
         offset <= self.len && len <= self.len - offset
     }
 
-    /// Whether `len` bytes can be copied between `address` and `host`.
+    /// Checks that `len` bytes can be copied between `address` and `host`.
     #[inline(always)]
     fn allows(&self, address: usize, host: impl Host, len: usize) -> Result<(), CopyError> {
         if len > 0 {
@@ -92,7 +92,7 @@ impl PublishedMapping {
     }
 }
 
-/// The table of this process, in which copies look; null before the first one.
+/// The table of this process, which copies search; null until there is one.
 static ENTRIES: AtomicPtr<AtomicPtr<PublishedMapping>> = AtomicPtr::new(ptr::null_mut());
 
 extern "C" fn clear_in_child() {
@@ -211,7 +211,7 @@ impl MappingTable {
     }
 }
 
-/// The entry of `handle`, if it is a handle and this process has a table.
+/// Returns the entry of `handle`, if it is a handle and this process has a table.
 #[inline(always)]
 fn entry_of(handle: u64) -> Option<&'static AtomicPtr<PublishedMapping>> {
     let entries = NonNull::new(ENTRIES.load(Ordering::Relaxed))?;
@@ -221,7 +221,7 @@ fn entry_of(handle: u64) -> Option<&'static AtomicPtr<PublishedMapping>> {
     Some(unsafe { entries.add(likely_slot(handle)).as_ref() })
 }
 
-/// The host side of a copy, and its direction.
+/// Host side of a copy, and its direction.
 pub(crate) trait Host: Copy {
     fn is_null(self) -> bool;
 
@@ -232,10 +232,10 @@ pub(crate) trait Host: Copy {
     /// and does not overlap the mapping.
     unsafe fn copy(self, mapping: &PublishedMapping, address: usize, len: usize);
 
-    /// The length from which on copies in this direction are long.
+    /// Returns the length from which on copies in this direction are long.
     fn long_from(mapping: &PublishedMapping) -> usize;
 
-    /// Like [`Host::copy`], on another path; `offset` is where the address lies in the pinned range.
+    /// Like [`Host::copy`], on another path. `offset` is the position of the address in the pinned range.
     ///
     /// # Safety
     /// As there; the lease belongs to the cell that protects the mapping.
@@ -248,11 +248,11 @@ pub(crate) trait Host: Copy {
     ) -> Result<(), LeftToCpu>;
 }
 
-/// Host memory that is copied to the GPU.
+/// Host memory to copy to the GPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source(pub(crate) *const u8);
 
-/// Host memory that is copied from the GPU.
+/// Host memory to copy to from the GPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination(pub(crate) *mut u8);
 
@@ -318,9 +318,8 @@ impl Host for Destination {
     }
 }
 
-/// Copies at most 16 bytes to `address` in the mapping of `handle` if nothing prevents it; otherwise does
-/// nothing and returns false. It calls no function, so its caller need not save registers, which took as long
-/// as the store.
+/// Copies at most 16 bytes to `address` in the mapping of `handle` if nothing prevents it; otherwise does nothing and
+/// returns false. It calls no function, so its caller need not save registers, which took as long as the store itself.
 ///
 /// # Safety
 /// Same as [`copy`].
@@ -395,7 +394,7 @@ unsafe fn copy_protected<H: Host>(
     }
 }
 
-/// Like [`copy_protected`], for long copies. A copy that begins before the pinned range is left to the CPU.
+/// Like [`copy_protected`], for long copies. The CPU makes a copy that begins before the pinned range.
 ///
 /// # Safety
 /// Same as [`Host::copy`].
@@ -467,7 +466,7 @@ fn protect<'a>(
 }
 
 impl Deferred {
-    /// Unmaps it, or returns it if a copy still uses it after `limit`.
+    /// Unmaps the mapping, or returns it if a copy still uses it after `limit`.
     fn unmap(self, here: Depth, limit: Duration) -> Result<(), Self> {
         let own = tls::get();
         match RECORDS.wait_for(self.0.as_ptr().cast(), own, here, limit) {

@@ -37,15 +37,15 @@ struct MappedRange {
     caching: Caching,
 }
 
-/// Information about a pinned buffer.
+/// Description of a pinned buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Description {
     pub(crate) pages: PinInfo,
-    /// The kind of its mapping, if it is mapped.
+    /// Kind of its mapping, if mapped.
     pub(crate) mapped: Option<Caching>,
 }
 
-/// The kind of mapping that the flags of `gdr_map_v2` request.
+/// Returns the kind of mapping that the flags of `gdr_map_v2` request.
 pub(crate) fn requested_caching(flags: c_int) -> Result<Option<Caching>, Failure> {
     Ok(match flags {
         GDR_MAP_FLAG_DEFAULT => None,
@@ -97,8 +97,8 @@ impl PinnedBuffer {
             .invalidated()?)
     }
 
-    /// Maps the first `size` bytes of the pinned pages and returns the address. `driver` is the GPU's,
-    /// for long copies.
+    /// Maps the first `size` bytes of the pinned pages and returns the address. `driver` is the GPU's driver, for long
+    /// copies.
     pub(crate) fn map(
         &self,
         table: &MappingTable,

@@ -1,7 +1,6 @@
-//! The primitives of [`hazard_pointer`](crate::hazard_pointer): atomics, fences and memory that is
-//! never freed.
+//! Primitives of [`hazard_pointer`](crate::hazard_pointer): atomics, fences and memory that is never freed.
 //!
-//! The model checker compiles `hazard_pointer.rs` with other ones, see `tests/loom.rs`.
+//! The model checker compiles `hazard_pointer.rs` with different ones, see `tests/loom.rs`.
 
 use std::ptr::{self, NonNull};
 
@@ -10,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 pub(crate) use gdr_copy::Lease;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
 
-/// The cells of a record: they fill two pages; fewer under Miri, where accesses are slow.
+/// Cells per record. They fill two pages; under Miri, where accesses are slow, there are fewer.
 pub(crate) const CELLS: usize = if cfg!(miri) { 8 } else { 250 };
 
 /// Keeps memory accesses before and after it in program order, for signal handlers of this thread and
@@ -20,8 +19,7 @@ pub(crate) fn thread_fence() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Runs a full fence on every CPU that runs a thread of this process. False when the kernel
-/// refuses.
+/// Runs a full fence on every CPU that runs a thread of this process. Returns false if the kernel refuses.
 pub(crate) fn process_fence() -> bool {
     membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
 }
@@ -40,9 +38,9 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0) == 0 }
 }
 
-/// Moves `value` to memory that is never freed. `None` when there is no memory.
+/// Moves `value` to memory that is never freed. Returns `None` if there is no memory.
 ///
-/// Unlike `Box::leak` it may be called in a signal handler that interrupted `malloc`.
+/// Unlike `Box::leak`, it may be called in a signal handler that interrupted `malloc`.
 pub(crate) fn forever<T>(value: T) -> Option<&'static T> {
     const { assert!(align_of::<T>() <= 4096 && size_of::<T>() > 0) };
     // SAFETY: the kernel chooses the address, so no other mapping is replaced.

@@ -1,10 +1,10 @@
-//! The state of the library, one for each process.
+//! State of the library, one per process.
 //!
-//! A forked child inherits a copy of the parent's memory but cannot use it: mappings are not
-//! inherited, the driver binds its objects to the parent, and a lock may be locked by a thread that
-//! does not exist in the child. So the state contains its process (copies do not check it: a child
-//! has no table of mappings). A child never accesses the parent's state; its first `gdr_open` makes a
-//! new one at other addresses, so no handle of the parent is valid in the child.
+//! A forked child inherits a copy of the parent's memory but cannot use it: mappings are not inherited, the driver
+//! binds its objects to the parent, and a lock may be held by a thread that does not exist in the child. Therefore the
+//! state records its process. (Copies do not check that, because a child has no table of mappings.) A child never
+//! accesses the parent's state; its first `gdr_open` creates a new one at other addresses, so no handle of the parent
+//! is valid in the child.
 
 use std::os::fd::OwnedFd;
 use std::ptr;
@@ -59,7 +59,7 @@ impl Process {
         if let Ok(process) = Self::current() {
             return Ok(process);
         }
-        // The state of a parent is not changed.
+        // The parent's state stays unchanged.
         Self::new()?.publish(found)
     }
 
@@ -68,7 +68,7 @@ impl Process {
     fn publish(self, found: *mut Self) -> Result<&'static Self, Failure> {
         let made = Box::into_raw(Box::new(self));
         match PROCESS.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: just made and never freed from here on.
+            // SAFETY: just created, and never freed from here on.
             Ok(_) => Ok(unsafe { &*made }),
             Err(_) => {
                 // SAFETY: from `Box::into_raw` above, and no other thread has seen it.
@@ -101,7 +101,7 @@ impl Process {
         &self.mappings
     }
 
-    /// Locked for look-ups only, never while memory is pinned or mapped, or while a thread waits.
+    /// Locks the registry. Held for look-ups only, never while memory is pinned or mapped, or while a thread waits.
     fn registry(&self) -> MutexGuard<'_, Registry> {
         // No operation of the registry panics before it is complete.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
@@ -124,7 +124,7 @@ impl Process {
         Ok(process.registry().open(context, placeholder_fd()?))
     }
 
-    /// The driver of the GPU whose memory this backend maps.
+    /// Returns the driver of the GPU whose memory this backend maps.
     pub(crate) fn driver(&self, backend: BackendKind) -> Option<Arc<dyn Driver>> {
         if backend == BackendKind::Sim {
             return Some(self.simulated_driver().ok()?);
@@ -203,7 +203,7 @@ fn placeholder_fd() -> Result<OwnedFd, Failure> {
 mod tests {
     use super::*;
 
-    /// Bytes of address space of this process.
+    /// Returns the size of this process's address space in bytes.
     fn address_space() -> u64 {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
@@ -220,8 +220,8 @@ mod tests {
             let found = Process::new().unwrap().publish(ptr::null_mut()).unwrap();
             assert!(ptr::eq(found, winner));
         }
-        // Each reserves 4 GiB, unless a limit forbids that. Other tests run at the same time, and two
-        // of them reserve as much once.
+        // Each reserves 4 GiB, unless a limit forbids that. Other tests run at the same time, and two of them once
+        // reserve as much.
         let grown = address_space().saturating_sub(before);
         assert!(grown < lost / 2 * (4 << 30), "{grown} bytes");
     }

@@ -1,4 +1,4 @@
-//! The open libraries and the pinned buffers, which decide whether a handle is valid.
+//! Open libraries and pinned buffers, which determine whether a handle is valid.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,11 +12,11 @@ use crate::errno::{Failure, NO_HANDLE, NO_LIBRARY};
 use crate::handle::{HandleSpace, SLOTS, SlotId, SlotTable};
 use crate::pin::PinnedBuffer;
 
-/// The number of closed objects that are kept before `gdr_open` reuses the oldest address. Until then, a
-/// closed `gdr_t` is recognized.
+/// Number of closed objects to keep before `gdr_open` reuses the oldest address. Until then, a closed `gdr_t` is
+/// recognized.
 const QUARANTINE: usize = 1024;
 
-/// The number of a `gdr_open`, which is never reused.
+/// Number of a `gdr_open`, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenId(u64);
 
@@ -31,7 +31,7 @@ pub(crate) struct Library {
 struct Open {
     library: Library,
     pins: BTreeSet<SlotId>,
-    /// Open as long as the object contains its number.
+    /// Stays open as long as the object contains its number.
     _fd: OwnedFd,
 }
 
@@ -46,15 +46,15 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Registry {
     space: HandleSpace,
-    /// By the address of the object.
+    /// Open libraries by the address of the object.
     opens: HashMap<usize, Open>,
     pins: SlotTable<Entry>,
-    /// Addresses of closed objects, the one closed longest ago first.
+    /// Addresses of closed objects, oldest first.
     closed: VecDeque<usize>,
     last_id: u64,
 }
 
-/// Pinned buffers without a handle, to be released while the registry is not locked.
+/// Pinned buffers without a handle, to release once the registry is unlocked.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Removed {
@@ -120,7 +120,7 @@ impl Registry {
         owner: OpenId,
         make: impl FnOnce(u64, usize) -> PinnedBuffer,
     ) -> Result<u64, Failure> {
-        // The library may have been closed meanwhile, and its address reused by another `gdr_open`.
+        // The library may have been closed in the meantime, and its address reused by another `gdr_open`.
         let open = self
             .opens
             .get_mut(&g.addr())

@@ -6,13 +6,13 @@ use gdr_cuda::{DeviceBuffer, DevicePtr, Gpu, MemoryKind, Ordinal, SimDriver};
 
 use crate::errno::Failure;
 
-/// The address of the simulated buffer in every process: the first of the first simulated GPU.
+/// Address of the simulated buffer in every process: the first address of the first simulated GPU.
 pub const SIMULATED_BUFFER: DevicePtr = DevicePtr::new(6 << 48);
 
-/// Its default size; `GDR_SIM_BYTES` sets another, and the sizes of further buffers.
+/// Its default size. `GDR_SIM_BYTES` sets another size, and the sizes of further buffers.
 const DEFAULT_BYTES: u64 = 64 << 20;
 
-/// A simulated GPU with its buffers, which exist as long as the process.
+/// A simulated GPU with its buffers, which live as long as the process.
 #[derive(Debug)]
 pub(crate) struct Simulation {
     driver: Arc<SimDriver>,
@@ -51,7 +51,7 @@ impl Simulation {
     }
 }
 
-/// One size of at least a GPU page, or several of any length.
+/// Returns one size of at least a GPU page, or several of any length.
 fn sizes(text: &str) -> Option<Vec<u64>> {
     let sizes: Vec<u64> = (text.split(','))
         .map(|size| size.trim().parse().ok())

@@ -1,35 +1,34 @@
 //! Stack depths: which calls of a thread cannot have returned normally.
 //!
-//! A signal handler may leave the call that it interrupted by `siglongjmp`. The call then runs no more
-//! code, so its note (that a copy is in progress) stays. It is recognized later by the address of its
-//! stack frame: a call that is still in progress is *above* every call of a handler that interrupted
-//! it, with the kernel's signal frame in between. So of two calls of one thread the earlier one has
-//! been left when
+//! A signal handler may leave the call that it interrupted with `siglongjmp`. That call then runs no more code, so its
+//! note that a copy is in progress stays. It is recognized later by the address of its stack frame: a call in progress
+//! is *above* every call of a handler that interrupted it, with the kernel's signal frame in between. Of two calls of
+//! one thread, the earlier one has therefore been left if
 //!
-//! - its frame overlaps the newer one's, on any stack: frames in use do not overlap; or
-//! - it is below the newer one, both on the stack with which the thread was created; or both on the
-//!   alternate signal stack; or
-//! - it is on the alternate signal stack, and the newer one on the stack with which the thread was
-//!   created: handlers that interrupt a handler stay on its stack.
+//! - its frame overlaps the newer frame, on any stack, because frames in use do not overlap; or
+//! - it is below the newer one, and both are on the stack with which the thread was created, or both on the alternate
+//!   signal stack; or
+//! - it is on the alternate signal stack, and the newer one on the stack with which the thread was created, because
+//!   handlers that interrupt a handler stay on its stack.
 //!
-//! All other calls (a handler on the alternate stack that interrupted a copy; coroutines, which have
-//! their own stacks and may be switched by a handler) count as in progress.
+//! All other calls count as in progress: a handler on the alternate stack that interrupted a copy, and coroutines,
+//! which have their own stacks and may be switched by a handler.
 
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Less than the distance between a call and a handler that interrupted it, on the same stack: 128
-/// bytes of red zone, 440 of `struct rt_sigframe` and 512 of registers on x86-64 without AVX, and
-/// more than 4096 on aarch64 (Linux, `arch/*/kernel/signal.c`).
+/// Less than the distance between a call and a handler that interrupted it on the same stack: on x86-64 without AVX,
+/// 128 bytes of red zone, 440 bytes of `struct rt_sigframe` and 512 bytes of registers; on aarch64 more than 4096
+/// (Linux, `arch/*/kernel/signal.c`).
 const SIGNAL_FRAME: usize = 1024;
 
-/// The stack pointer of a call: the end of its frame.
+/// Stack pointer of a call: the end of its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Depth(usize);
 
 impl Depth {
-    /// The depth of the calling function.
+    /// Returns the depth of the calling function.
     #[inline(always)]
     pub(crate) fn here() -> Self {
         let pointer: usize;
@@ -51,7 +50,7 @@ impl Depth {
         Self(pointer)
     }
 
-    /// The number, which is never 0.
+    /// Returns the number, which is never 0.
     #[inline(always)]
     pub(crate) fn get(self) -> usize {
         self.0
@@ -62,7 +61,7 @@ impl Depth {
     }
 }
 
-/// A range of addresses; empty where it is unknown.
+/// A range of addresses; empty if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Range {
     low: usize,
@@ -79,15 +78,15 @@ impl Range {
         depth.0 > self.low && depth.0 <= self.high
     }
 
-    /// The stack with which the calling thread was created. Not for signal handlers.
+    /// Returns the stack with which the calling thread was created. Not for signal handlers.
     pub(crate) fn of_this_thread() -> Self {
         if cfg!(miri) {
             return Self::default();
         }
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
         let (mut low, mut bytes) = (ptr::null_mut(), 0);
-        // SAFETY: the first call initializes the attributes where it succeeds; the second reads
-        // them and writes the two outputs; the third ends their use.
+        // SAFETY: the first call initializes the attributes if it succeeds, the second reads them and writes both
+        // outputs, and the third ends their use.
         let known = unsafe {
             libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) == 0 && {
                 let answer = libc::pthread_attr_getstack(attributes.as_ptr(), &mut low, &mut bytes);
@@ -102,7 +101,7 @@ impl Range {
         }
     }
 
-    /// The calling thread's alternate signal stack. Signal handlers may call it.
+    /// Returns the calling thread's alternate signal stack. Signal handlers may call it.
     fn alternate() -> Self {
         if cfg!(miri) {
             return Self::default();
@@ -136,7 +135,7 @@ impl OwnStack {
     }
 
     pub(crate) fn set(&self, range: Range) {
-        // Empty in between, for a handler that reads it then.
+        // Empty in between, for a handler that reads it at that moment.
         self.high.store(0, Ordering::Relaxed);
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         self.low.store(range.low, Ordering::Relaxed);
@@ -198,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_call_that_a_handler_on_the_alternate_stack_interrupted_is_in_progress() {
-        // The alternate stack may lie above, below or in the thread's own.
+        // The alternate stack may lie above, below or within the thread's own stack.
         for low in [0x2_0000, 0x14_0000, 0x19_0000, 0x30_0000] {
             let alternate = Range::new(low, low + 0x2000);
             assert!(!left(0x18_0000, low + 0x1000, alternate), "{low:#x}");

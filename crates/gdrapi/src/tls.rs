@@ -1,15 +1,13 @@
-//! The calling thread's [`Record`]: one word for each thread, with its address.
+//! The calling thread's [`Record`]: one word per thread holds its address.
 //!
-//! Every copy reads the word, so access must be fast also in a shared library that was loaded by
-//! `dlopen`. There, `thread_local!` on x86-64 calls `__tls_get_addr`, about 2.5 ns. TLS descriptors
-//! (the only model on aarch64) call a function of two instructions where the loader found space in
-//! the threads' static block, and `__tls_get_addr` where it did not. The fastest model,
-//! *initial-exec*, has no fallback: `dlopen` fails when that space is used up, which happens in
-//! processes with many libraries.
+//! Every copy reads this word, so access must be fast even in a shared library loaded by `dlopen`. There,
+//! `thread_local!` on x86-64 calls `__tls_get_addr`, which takes about 2.5 ns. TLS descriptors (the only model on
+//! aarch64) call a function of two instructions if the loader found space in the threads' static block, and
+//! `__tls_get_addr` otherwise. The fastest model, *initial-exec*, has no fallback: `dlopen` fails once that space is
+//! used up, which happens in processes with many libraries.
 //!
-//! See U. Drepper, *ELF Handling For Thread-Local Storage*, and A. Oliva, G. Araújo, *Thread-Local
-//! Storage Descriptors for IA32 and AMD64/EM64T*, for the code sequence, which linkers recognize and
-//! relax in an executable.
+//! For the code sequence, which linkers recognize and relax in an executable, see U. Drepper, *ELF Handling For
+//! Thread-Local Storage*, and A. Oliva, G. Araújo, *Thread-Local Storage Descriptors for IA32 and AMD64/EM64T*.
 
 use std::ptr;
 
@@ -24,7 +22,7 @@ pub(crate) static RECORDS: Domain = Domain {
     symmetric: AtomicBool::new(true),
 };
 
-/// The calling thread's record, once it has one.
+/// Returns the calling thread's record, once it has one.
 #[inline(always)]
 pub(crate) fn get() -> Option<&'static Record> {
     imp::get()
@@ -46,7 +44,7 @@ impl Drop for ReleaseAtExit {
     }
 }
 
-/// A record for a thread without one, released when this is dropped unless the thread keeps it.
+/// A record for a thread without one. Released on drop unless the thread keeps it.
 #[derive(Debug)]
 pub(crate) struct FirstRecord {
     record: &'static Record,
@@ -54,7 +52,7 @@ pub(crate) struct FirstRecord {
 }
 
 impl FirstRecord {
-    /// `None` when there is no memory. Does not call `malloc`, so a signal handler may call it.
+    /// Claims a record; returns `None` if there is no memory. Does not call `malloc`, so a signal handler may call it.
     pub(crate) fn claim() -> Option<Self> {
         let record = RECORDS.claim()?;
         Some(Self {
@@ -91,7 +89,7 @@ mod imp {
 
     use crate::hazard_pointer::Record;
 
-    // Eight zero bytes in every thread. Hidden: not visible outside of this library.
+    // Eight zero bytes in every thread. Hidden: invisible outside this library.
     global_asm!(
         ".pushsection .tbss.gdrapi_thread_record, \"awT\", @nobits",
         ".balign 8",
@@ -104,7 +102,7 @@ mod imp {
         ".popsection",
     );
 
-    /// The offset of the word from the thread pointer, which is constant in a thread.
+    /// Returns the offset of the word from the thread pointer, which is constant in a thread.
     #[inline(always)]
     fn offset() -> usize {
         let offset: usize;
@@ -163,7 +161,7 @@ mod imp {
     use crate::hazard_pointer::Record;
 
     thread_local! {
-        // Without a destructor, so it is readable until the thread ends.
+        // Has no destructor, so it is readable until the thread ends.
         static OWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
     }
 
@@ -202,7 +200,7 @@ mod tests {
         let limit = Duration::from_secs(60);
         let quiet = RECORDS.wait_for(number.cast(), get(), Depth::here(), limit);
         assert_eq!(quiet, Quiet::Yes);
-        // SAFETY: from `Box::into_raw`, unreachable and, as just waited for, not in use.
+        // SAFETY: from `Box::into_raw`, unreachable and, after the wait above, not in use.
         drop(unsafe { Box::from_raw(number) });
     }
 

@@ -80,7 +80,7 @@ fn the_name_is_libgdrapi_so_2_and_nothing_but_libc_is_needed() {
         0,
         "dlclose must not unload it"
     );
-    // The dynamic loader is a part of libc.
+    // The dynamic loader is part of libc.
     needed.retain(|name| !name.starts_with("libc.so") && !name.starts_with("ld-linux"));
     assert_eq!(needed, BTreeSet::new());
 }

@@ -117,7 +117,7 @@ fn copies_may_be_left_by_siglongjmp_any_number_of_times_and_unmapping_then_unmap
     c_program_succeeds("jumps.c", "gnu11");
 }
 
-/// The log that `source` leaves when errors are logged.
+/// Returns the log that `source` leaves when errors are logged.
 fn log_of(source: &str) -> String {
     let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
     let folder = installed();
@@ -143,7 +143,7 @@ fn a_refused_copy_in_a_signal_handler_is_logged_and_allocates_nothing() {
 
 #[test]
 fn a_thread_that_is_cancelled_in_the_library_ends_after_the_call_without_a_lock() {
-    // Logging makes every refusal a cancellation point.
+    // With logging, every refusal is a cancellation point.
     assert!(log_of("cancelled.c").contains("ERR:  gdr_unmap: "));
 }
 
@@ -219,8 +219,8 @@ fn opening_without_a_gpu_fails_and_the_log_has_every_reason() {
     );
 }
 
-/// Writes a profile of the simulated GPU into the state folder `state`, by which copies of 4 KiB and
-/// more take this path.
+/// Writes a profile of the simulated GPU into the state folder `state`, so that copies of 4 KiB and more take this
+/// path.
 fn write_profile(state: &Path, path: CopyPath) {
     let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).expect("a simulated GPU");
     let buffer = gpu.allocate(MemoryKind::Plain, 1 << 16).expect("memory");
@@ -248,7 +248,7 @@ fn write_profile(state: &Path, path: CopyPath) {
     store.save(&profile).expect("a file");
 }
 
-/// The variables by which reads of 4 KiB and more come by the copy engine; `state` is the state folder.
+/// Returns the variables with which reads of 4 KiB and more go through the copy engine. `state` is the state folder.
 fn by_the_copy_engine(state: &Path) -> [(&str, &str); 3] {
     write_profile(state, CopyPath::CopyEngine);
     [
@@ -258,7 +258,7 @@ fn by_the_copy_engine(state: &Path) -> [(&str, &str); 3] {
     ]
 }
 
-/// How many bytes came by the copy engine through the mapping that was unmapped last.
+/// Returns how many bytes the copy engine copied through the mapping that was unmapped last.
 fn last_bytes_by_engine(log: &str) -> u64 {
     let line = log
         .lines()
@@ -274,7 +274,7 @@ fn long_copies_keep_what_is_promised_of_copies_in_handlers_and_children() {
     let folder = installed();
     let state = tempfile::tempdir().expect("a folder");
     let mut variables = by_the_copy_engine(state.path()).to_vec();
-    // Loads from a simulated GPU take as long as over PCIe, if they are long.
+    // Long loads from a simulated GPU take as long as over PCIe.
     variables.push(("GDR_TEST_ROUNDS", "100"));
     for source in [
         "interrupted.c",
@@ -315,7 +315,7 @@ fn long_copies_on_every_path_are_exact_and_those_of_threads_do_not_mix() {
     let three = NonZeroU16::new(3).expect("not 0");
     for (mode, threads, path, allocated) in [
         ("auto", "1", CopyPath::CopyEngine, "1048576"),
-        // The last page of the pin goes beyond it.
+        // The last page of the pin extends beyond it.
         ("auto", "1", CopyPath::CopyEngine, "1000000"),
         ("auto", "3", CopyPath::cpu(three), "1048576"),
         ("cpu", "3", CopyPath::cpu(three), "1048576"),

@@ -1,5 +1,5 @@
-//! The hazard pointers under every interleaving and every reordering that Rust's memory model
-//! allows. Run by `cargo xtask loom`.
+//! Checks the hazard pointers under every interleaving and every reordering that Rust's memory model allows. Run by
+//! `cargo xtask loom`.
 #![cfg(loom)]
 #![allow(dead_code, reason = "the library uses the rest")]
 
@@ -18,9 +18,9 @@ mod primitives {
     pub(crate) const CELLS: usize = 2;
 
     loom::lazy_static! {
-        /// The kernel's barrier runs a full fence on another thread at some moment. A copy reaches
-        /// its compiler fence either before that moment, and its announcement is visible; or
-        /// after it, and the copy sees the removal. So both are operations in one total order.
+        /// The kernel's barrier runs a full fence on another thread at some moment. A copy reaches its compiler fence
+        /// either before that moment, and its announcement is visible, or after it, and the copy sees the removal.
+        /// Therefore both are operations in one total order.
         static ref MOMENT: AtomicUsize = AtomicUsize::new(0);
     }
 
@@ -60,7 +60,7 @@ use stack::Depth;
 const ALIVE: u64 = 1;
 const HERE: Depth = Depth::new(0x10_0000);
 
-/// Destroying it while it is read is a data race, which the checker reports.
+/// Destroying it during a read is a data race, which the checker reports.
 struct Canary(UnsafeCell<u64>);
 
 // SAFETY: the checker watches every access.
@@ -94,7 +94,7 @@ fn shared(fences: Fences) -> Arc<Shared> {
     })
 }
 
-/// A thread that copies `times` times.
+/// Copies `times` times in one thread.
 fn copy(shared: &Shared, times: usize) {
     let record = shared.domain.claim().expect("memory");
     for _ in 0..times {
@@ -103,7 +103,7 @@ fn copy(shared: &Shared, times: usize) {
     record.release();
 }
 
-/// A thread that stores few bytes `times` times: it looks once before it protects as others.
+/// Stores few bytes `times` times in one thread, first by the fast path, then like other copies.
 fn store_few(shared: &Shared, times: usize) {
     let record = shared.domain.claim().expect("memory");
     for _ in 0..times {
@@ -118,7 +118,7 @@ fn store_few(shared: &Shared, times: usize) {
 fn read(protected: Result<Protected<'_, Canary>, NotProtected>) {
     match protected {
         Ok(canary) => canary.0.with(|value| {
-            // SAFETY: protected; the checker verifies it.
+            // SAFETY: protected, which the checker verifies.
             assert_eq!(unsafe { *value }, ALIVE);
         }),
         Err(why) => assert_eq!(why, NotProtected::Empty),
@@ -132,8 +132,8 @@ fn destroy(shared: &Shared, next: *mut Canary) {
         .domain
         .wait_for(canary.cast(), None, HERE, Duration::ZERO);
     if quiet == Quiet::Yes {
-        // SAFETY: from `canary`, never freed in the model; the checker verifies that it is not read
-        // meanwhile.
+        // SAFETY: from `canary` and never freed in the model. The checker verifies that it is not destroyed during the
+        // read.
         unsafe { &*canary }
             .0
             .with_mut(|value| unsafe { *value = 0 });

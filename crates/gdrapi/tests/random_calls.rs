@@ -8,7 +8,7 @@ use gdrapi::abi::{Gdr, gdr_info_v1_t, gdr_info_v2_t, gdr_mh_t, gdr_t};
 use gdrapi::*;
 use proptest::prelude::*;
 
-/// A number that is an edge case of some argument.
+/// Generates numbers that are edge cases of some argument.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         9 => (0..4u64).prop_map(|page| page * 65536),
@@ -20,12 +20,12 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Whether an argument is valid, or any number.
+/// Chooses between a valid argument and any number.
 fn sensible() -> impl Strategy<Value = bool> {
     prop::bool::weighted(0.85)
 }
 
-/// The number of a function in [`Returned::make`]: rarely one that closes or opens.
+/// Generates the number of a function in [`Returned::make`]: rarely one that closes or opens.
 fn function() -> impl Strategy<Value = u8> {
     prop_oneof![
         1 => 0..2u8,
@@ -66,7 +66,7 @@ fn call() -> impl Strategy<Value = Call> {
     })
 }
 
-/// A handle that was returned, and may be stale.
+/// A handle that was returned and may be stale.
 #[derive(Clone, Copy)]
 struct Pin {
     library: gdr_t,
@@ -75,7 +75,7 @@ struct Pin {
     mapping: *mut c_void,
 }
 
-/// The results of all calls, stale or not.
+/// Results of all calls, stale or not.
 #[derive(Default)]
 struct Returned {
     libraries: Vec<gdr_t>,
@@ -114,8 +114,7 @@ impl Returned {
         let (mut info, mut old) = (gdr_info_v2_t::default(), gdr_info_v1_t::default());
         let (mut mapped, mut one, mut two, mut name) = (ptr::null_mut(), 0, 0, ptr::null());
         let host = host.as_mut_ptr().cast::<c_void>();
-        // SAFETY: outputs are valid. A copy that is not refused is inside a mapping, and no mapping is
-        // larger than `host`.
+        // SAFETY: outputs are valid. A copy that is accepted is inside a mapping, and no mapping is larger than `host`.
         let answer = unsafe {
             match call.function {
                 0 => {
@@ -195,7 +194,7 @@ proptest! {
 fn start_simulation() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the only test of this binary, and so the only thread that reads variables.
+        // SAFETY: this is the binary's only test, so no other thread reads variables.
         unsafe {
             std::env::set_var("GDR_BACKEND", "sim");
             std::env::set_var("GDR_SIM_BYTES", "1048576");

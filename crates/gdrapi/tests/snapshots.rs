@@ -1,5 +1,5 @@
-//! The binary and the source interface of the library as a whole: what the loader sees of the
-//! shared library, and what a compiler sees of the headers.
+//! The binary and source interface of the library as a whole: what the loader sees of the shared library, and what a
+//! compiler sees of the headers.
 //!
 //! `UPDATE_SNAPSHOTS=1 cargo test -p gdrapi --test snapshots` writes the files.
 
@@ -78,7 +78,7 @@ fn the_symbols_of_the_shared_library_stay() {
     assert_snapshot!("symbols.txt", &text);
 }
 
-/// A header without its comments and empty lines, each statement on one line.
+/// Returns a header without its comments and empty lines, each statement on one line.
 fn declarations(header: &str) -> String {
     let mut code = String::new();
     let mut rest = header;
@@ -100,7 +100,7 @@ fn declarations(header: &str) -> String {
             text.push(' ');
         }
         text.push_str(&line);
-        // A declaration ends with `;`; a type's is on one line up to it.
+        // A declaration ends with `;`. A type's declaration is on one line up to it.
         open = !line.starts_with('#')
             && !line.ends_with(';')
             && line != "extern \"C\" {"

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-/// The shared library that was built with this test.
+/// Returns the shared library that was built with this test.
 pub(crate) fn shared_library() -> PathBuf {
     let test = std::env::current_exe().expect("a running program has a path");
-    // Cargo builds all kinds of the library before its tests, next to them.
+    // Cargo builds all kinds of the library before the tests, next to them.
     let library = test.with_file_name("libgdrapi.so");
     assert!(library.exists(), "{} was not built", library.display());
     library
 }
 
-/// A folder with the shared library under the names of an installation.
+/// Creates a folder with the shared library under the names of an installation.
 #[allow(dead_code, reason = "each test binary uses a part of this")]
 pub(crate) fn installed() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -26,7 +26,7 @@ pub(crate) fn installed() -> TempDir {
     folder
 }
 
-/// The compiler of a language, if this machine has one: the variable's value or the usual name.
+/// Returns the compiler of a language, if this machine has one: the variable's value or the usual name.
 #[allow(dead_code, reason = "each test binary uses a part of this")]
 pub(crate) fn compiler(variable: &str, usual: &str) -> Option<String> {
     let name = std::env::var(variable).ok().filter(|name| !name.is_empty());
@@ -35,8 +35,7 @@ pub(crate) fn compiler(variable: &str, usual: &str) -> Option<String> {
     Some(name)
 }
 
-/// Compiles `tests/c/SOURCE` against `include/gdrapi.h` and the library in `folder`, warnings
-/// being errors.
+/// Compiles `tests/c/SOURCE` against `include/gdrapi.h` and the library in `folder`, treating warnings as errors.
 #[allow(dead_code, reason = "each test binary uses a part of this")]
 pub(crate) fn compile(compiler: &str, standard: &str, source: &str, folder: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -66,7 +65,7 @@ pub(crate) fn compile(compiler: &str, standard: &str, source: &str, folder: &Pat
     program
 }
 
-/// The maximum run time of a program. One that takes longer hangs.
+/// Maximum run time of a program. One that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs `program` on the simulated GPU, with the library in `folder`.
@@ -101,12 +100,12 @@ pub(crate) fn run_command(
     let (ended, end) = channel();
     let reader = std::thread::spawn(move || {
         let output = child.wait_with_output();
-        // Where the program hung, the receiver is gone.
+        // If the program hung, the receiver is gone.
         let _ = ended.send(());
         output
     });
     if end.recv_timeout(LIMIT).is_err() {
-        // SAFETY: the process is a child that was not waited for, so the number is still its own.
+        // SAFETY: the process is a child that was not waited for, so the PID is still its own.
         unsafe { libc::kill(pid, libc::SIGKILL) };
         panic!("{command:?} did not end within {LIMIT:?}");
     }
