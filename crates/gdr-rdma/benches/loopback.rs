@@ -1,9 +1,9 @@
-//! What the soft provider moves between two devices of this process, over the loopback interface.
+//! Measures what the soft provider moves between two devices of this process, over the loopback interface.
 //!
-//! `cargo bench -p gdr-rdma` prints WRITE and READ bandwidth by size, small messages a second,
-//! the time of WRITEs of 2 and 4096 bytes, acknowledged, and of 2 there and back, and the time of the calls alone: a poll
-//! without a completion, and a post; `-- latency`, `-- calls`, `-- ipv4` and `-- ipv6` choose among them. It proves
-//! nothing; the tests do.
+//! `cargo bench -p gdr-rdma` prints WRITE and READ bandwidth by size, small messages per second, the time of
+//! acknowledged WRITEs of 2 and 4096 bytes and of 2-byte round trips, and the time of the calls alone: a poll without a
+//! completion, and a post. `-- latency`, `-- calls`, `-- ipv4` and `-- ipv6` select among them. It asserts nothing; the
+//! tests do.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails is over")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,7 +16,7 @@ use gdr_rdma::{
     QueuePair, QueuePairOptions, RemoteMemory, SendRequest, SoftOptions, WcStatus, WrId,
 };
 
-/// How long each bandwidth is measured.
+/// How long to measure each bandwidth.
 const DURATION: Duration = Duration::from_millis(500);
 /// Requests in flight.
 const DEPTH: u64 = 32;
@@ -56,7 +56,7 @@ fn sides(a: IpAddr, b: IpAddr, len: usize) -> (Side, Side) {
     (a, b)
 }
 
-/// Keeps `depth` requests in flight; requests completed, and the time they took.
+/// Keeps `depth` requests in flight; returns the number of completed requests, and the time they took.
 fn flood(side: &Side, depth: u64, request: impl Fn(u64) -> SendRequest) -> (u64, Duration) {
     let limit = Deadline::after(Duration::from_secs(60));
     let start = Instant::now();
@@ -109,7 +109,7 @@ fn bandwidth(name: &str, a: IpAddr, b: IpAddr) {
     println!("  receiver {:?}", b.device.counters());
 }
 
-/// Lists of 64-byte WRITEs with only the last one signalled.
+/// Measures lists of 64-byte WRITEs with only the last one signalled.
 fn message_rate(a: IpAddr, b: IpAddr) {
     /// As many as fit a segmented send.
     const LIST: u64 = 32;
@@ -139,7 +139,7 @@ fn message_rate(a: IpAddr, b: IpAddr) {
     println!("64 B WRITEs in lists of {LIST}: {rate:.0} a second");
 }
 
-/// One WRITE of `len` bytes at a time, until it is acknowledged.
+/// Measures one WRITE of `len` bytes at a time, until it is acknowledged.
 fn acknowledged(a: IpAddr, b: IpAddr, len: u64) {
     let (a, b) = sides(a, b, 4096);
     let remote = b.memory.remote();
@@ -156,10 +156,10 @@ fn acknowledged(a: IpAddr, b: IpAddr, len: u64) {
     report(&name, times.collect());
 }
 
-/// The calls of a program that polls for what has not come yet, and of one that posts, alone and while another thread
+/// Measures the calls of a program that polls an empty queue, and of one that posts, alone and while another thread
 /// polls another queue of the device.
 fn calls(a: IpAddr, b: IpAddr) {
-    /// Polls that are timed together: one alone takes less than two looks at the clock.
+    /// Polls that are timed together, because one takes less time than two readings of the clock.
     const POLLS: u32 = 64;
     let (a, b) = sides(a, b, 4096);
     let remote = b.memory.remote();
@@ -201,7 +201,7 @@ fn calls(a: IpAddr, b: IpAddr) {
     });
 }
 
-/// Two threads that write each other 2 bytes and watch their own memory, as ib_write_lat does.
+/// Measures two threads that write 2 bytes to each other and watch their own memory, as ib_write_lat does.
 fn ping_pong(a: IpAddr, b: IpAddr) {
     let (a, b) = sides(a, b, 4096);
     let (to_a, to_b) = (a.memory.remote(), b.memory.remote());
@@ -257,7 +257,7 @@ fn report(name: &str, mut times: Vec<Duration>) {
 fn main() {
     let (a, b) = (Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2));
     let (a, b) = (IpAddr::from(a), IpAddr::from(b));
-    // cargo bench adds options of its own.
+    // cargo bench adds its own options.
     let names: Vec<_> = std::env::args().skip(1).collect();
     let names = || names.iter().filter(|name| !name.starts_with('-'));
     let wanted = |name: &str| names().next().is_none() || names().any(|n| n == name);

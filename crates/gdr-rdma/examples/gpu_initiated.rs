@@ -1,16 +1,16 @@
-//! A kernel that sends, and a kernel that waits for it: the building blocks of GPU-initiated communication.
+//! A kernel that sends and a kernel that waits for the data: the building blocks of GPU-initiated communication.
 //!
 //! ```text
 //! cargo run --release -p gdr-rdma --example gpu_initiated
 //! ```
 //!
-//! A kernel writes bytes to its GPU's memory and then a flag to page-locked memory. A thread of the CPU, the proxy, polls
-//! the flag and posts a WRITE of the bytes into the memory of another GPU, where a kernel polls a word that says that they
-//! are there. That word comes by a second WRITE, or the WRITE of the bytes has an immediate, and the proxy of the receiver
-//! stores the word through a mapping when it has the completion. The receiving kernel compares every byte.
+//! A kernel writes bytes to its GPU's memory and then a flag to page-locked memory. A CPU thread, the proxy, polls the
+//! flag and posts a WRITE of the bytes to the memory of another GPU, where a kernel polls a word that announces them.
+//! That word arrives by a second WRITE, or the WRITE of the bytes has an immediate, and the receiver's proxy stores the
+//! word through a mapping once it has the completion. The receiving kernel compares every byte.
 //!
-//! Both ends are in this process: on two GPUs, else on one. Without a GPU it runs on a simulated one and says so; then the
-//! times mean nothing.
+//! Both ends are in this process, on two GPUs if there are two, otherwise on one. Without a GPU, a simulated one is
+//! used and reported as such; the times then mean nothing.
 
 mod side;
 
@@ -35,12 +35,12 @@ use side::Side;
 const ROUNDS: u32 = 100;
 /// How long a step may take before the run fails.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Where the words of the kernel and the bytes are in the memory of each end.
+/// Offsets of the kernel's words and of the bytes in the memory of each end.
 const PING: u64 = 0;
 const BARRIER: u64 = 16;
 const MISMATCHES: u64 = 24;
 const DATA: u64 = 4096;
-/// Where the word that stops the kernel is in page-locked memory.
+/// Offset in page-locked memory of the word that stops the kernel.
 const STOP: u64 = 4;
 const SIZES: [u64; 3] = [0, 1 << 10, 64 << 10];
 
@@ -59,7 +59,7 @@ struct End {
     device: Arc<DeviceBuffer>,
     mapping: Arc<Mapping>,
     region: MemoryRegion,
-    /// The kernel's answers, and the word that stops it.
+    /// Answers of the kernel, and the word that stops it.
     host: HostBuffer,
     stream: Stream,
 }
@@ -102,7 +102,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The median time from the flag of the sending kernel to the answer of the receiving one.
+/// Measures the median time from the flag of the sending kernel to the answer of the receiving one.
 fn median(
     first: &Gpu,
     second: &Gpu,
@@ -140,7 +140,7 @@ fn play(
 ) -> Result<Vec<Duration>, Box<dyn Error>> {
     let mut times = Vec::new();
     for round in 1..=ROUNDS {
-        // What a program computes on the GPU would end so: the kernel has bytes to send.
+        // A program's computation on the GPU would end like this: the kernel has bytes to send.
         near.mapping.flag::<u32>(PING)?.store(round);
         near.wait_for_answer(round)?;
         let began = Instant::now();
@@ -175,7 +175,7 @@ impl End {
         device.write(0, &vec![0; len as usize])?;
         let context = Context::open_for(gpu)?;
         let mapping = Arc::new(context.pin(device.ptr(), device.len())?.map()?);
-        // Long messages leave by the copy engine: the CPU loads from GPU memory at PCIe's latency.
+        // Long messages are sent with the copy engine, because the CPU's loads from GPU memory have PCIe latency.
         let threshold = CopyEngineThreshold::Planned;
         let buffer =
             Buffer::direct_with_copies(Arc::clone(&mapping), Arc::clone(&device), threshold)?;

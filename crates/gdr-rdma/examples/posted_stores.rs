@@ -1,13 +1,13 @@
-//! A program stores into mapped GPU memory, posts at once, and the bytes that arrive are those it stored.
+//! A program stores into mapped GPU memory and posts at once; the bytes that arrive are the stored ones.
 //!
 //! ```text
 //! cargo run --release -p gdr-rdma --example posted_stores
 //! ```
 //!
-//! The CPU combines stores into a mapping, and keeps the last of them until a fence or until it needs the
-//! room. A NIC's doorbell flushes them; where the GPU's copy engine reads what is sent, the post must do
-//! so. The program here runs no fence of its own. On x86 the locked instructions of a post flush as well,
-//! so there this shows that the bytes are right, not which instruction makes them so. Needs an NVIDIA GPU; exits with 77 without one.
+//! The CPU combines stores to a mapping, and holds the last ones until a fence, or until it needs the space. A NIC's
+//! doorbell flushes them; if the GPU's copy engine reads the data to send, the post must flush them. This program runs
+//! no fence of its own. On x86, the locked instructions of a post flush as well, so there the test shows that the bytes
+//! are right, but not which instruction ensures that. Needs an NVIDIA GPU; exits with 77 without one.
 
 mod gpu_program;
 mod side;
@@ -25,7 +25,7 @@ use gdr_rdma::{
 use side::Side;
 
 const LEN: usize = 64 << 10;
-/// Bytes of a message: parts of a line of the CPU's cache, lines, and more than the CPU combines.
+/// Bytes per message: parts of a CPU cache line, whole lines, and more than the CPU combines.
 const SIZES: [usize; 6] = [8, 24, 64, 200, 4096, LEN];
 /// Messages of each size.
 const ROUNDS: usize = 2000;
@@ -67,7 +67,7 @@ fn run(driver: Arc<Cuda>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Stores and posts again and again; returns how many messages did not have what was stored last.
+/// Repeatedly stores and posts; returns how many messages lacked the last store.
 fn stale(
     near: &Side,
     far: &Side,

@@ -1,13 +1,12 @@
-//! RDMA into GPU memory while a kernel of the program runs and does not end.
+//! RDMA into GPU memory while a kernel of the program keeps running.
 //!
 //! ```text
 //! cargo run --release -p gdr-rdma --example resident_kernel
 //! ```
 //!
-//! The kernel runs on a stream that blocks the legacy default stream, as `cudaStreamCreate` makes
-//! them: every plain `cuMemcpy` of the process waits until it ends. WRITE, READ and an atomic to
-//! mapped and to staged GPU memory must complete all the same, and so must the end of a region.
-//! Needs an NVIDIA GPU; exits with 77 without one.
+//! The kernel runs on a stream that blocks the legacy default stream, like any stream made by `cudaStreamCreate`: every
+//! plain `cuMemcpy` of the process waits until it ends. WRITE, READ and an atomic operation on mapped and on staged GPU
+//! memory must complete nevertheless, and a region must be able to end. Needs an NVIDIA GPU; exits with 77 without one.
 
 mod gpu_program;
 mod side;
@@ -27,7 +26,7 @@ use gdr_rdma::{
 use side::Side;
 
 const LEN: usize = 256 << 10;
-/// What takes this long waits for the kernel.
+/// Anything that takes this long waits for the kernel.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -60,7 +59,7 @@ fn run(driver: Arc<Cuda>) -> Result<(), Box<dyn Error>> {
     let kernel = SpinningKernel::start()?;
     for ((name, _), buffer) in memory.iter().zip(buffers) {
         exercise(name, &near, &far, &buffer)?;
-        // With the last reference the region and its copies' streams end.
+        // Dropping the last reference ends the region and the streams of its copies.
         let began = Instant::now();
         drop(buffer);
         println!("{name}: released after {:.1?}", began.elapsed());
@@ -75,7 +74,7 @@ fn run(driver: Arc<Cuda>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// WRITE, READ and an atomic, each with a deadline.
+/// Executes WRITE, READ and an atomic operation, each with a deadline.
 fn exercise(name: &str, near: &Side, far: &Side, target: &Buffer) -> Result<(), Box<dyn Error>> {
     let region = far.domain.register(target, Access::all())?;
     let host = Buffer::host(LEN)?;
@@ -112,7 +111,7 @@ fn exercise(name: &str, near: &Side, far: &Side, target: &Buffer) -> Result<(), 
     }
     let mut seen = vec![0; LEN];
     back.buffer().read_at(0, &mut seen)?;
-    // The atomic's answer lies over the first word that was read.
+    // The atomic operation's result overwrites the first word that was read.
     if seen[..8] != pattern()[8..16] || seen[8..] != pattern()[8..] {
         return Err(format!("{name}: what was read is not what was written").into());
     }
@@ -158,7 +157,7 @@ loop:
 const CUDA_SUCCESS: c_int = 0;
 const CUDA_ERROR_NOT_READY: c_int = 600;
 const CU_MEMHOSTALLOC_DEVICEMAP: c_uint = 2;
-/// A stream that waits for the legacy default stream, and the reverse.
+/// A stream that synchronizes with the legacy default stream.
 const CU_STREAM_DEFAULT: c_uint = 0;
 
 /// A kernel in the device's primary context that runs until it is stopped.
@@ -177,7 +176,7 @@ macro_rules! cuda {
                 concat!($name, "\0").as_bytes(),
             )
         }?;
-        // SAFETY: the arguments are places for answers, or what earlier calls answered.
+        // SAFETY: the arguments are output variables, or results of earlier calls.
         match unsafe { function($($argument),*) } {
             CUDA_SUCCESS => Ok(()),
             code => Err(format!("{} failed: {code}", $name)),
@@ -185,13 +184,13 @@ macro_rules! cuda {
     }};
 }
 
-/// A place for a handle.
+/// An output variable for a handle.
 type Out = *mut *mut c_void;
 type Handle = *mut c_void;
 
 impl SpinningKernel {
     fn start() -> Result<Self, Box<dyn Error>> {
-        // SAFETY: libcuda is loaded already, by gdr-cuda; its constructors have run.
+        // SAFETY: gdr-cuda has already loaded libcuda, so its constructors have run.
         let library = unsafe { libloading::Library::new("libcuda.so.1") }?;
         let mut context = ptr::null_mut();
         let retain = &mut context;
@@ -243,7 +242,7 @@ impl SpinningKernel {
         // SAFETY: four bytes of the allocation above, which the kernel does not read yet.
         unsafe { stop.write_volatile(0) };
 
-        // Under unified addressing the host's address is the device's.
+        // With unified addressing, host address and device address are equal.
         let mut argument = stop as u64;
         let mut arguments = [(&raw mut argument).cast::<c_void>()];
         type Dimension = c_uint;
@@ -284,7 +283,7 @@ impl SpinningKernel {
 
     fn is_running(&self) -> Result<bool, Box<dyn Error>> {
         type Query = unsafe extern "C" fn(Handle) -> c_int;
-        // SAFETY: the driver API declares the function so; the stream is this kernel's.
+        // SAFETY: the driver API declares the function with this type, and the stream is this kernel's.
         let status = unsafe { self.library.get::<Query>(b"cuStreamQuery\0")?(self.stream) };
         match status {
             CUDA_SUCCESS => Ok(false),

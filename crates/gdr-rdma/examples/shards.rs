@@ -1,14 +1,13 @@
-//! What several shards bring: the rate of WRITEs between two devices of this process, over 1, 2, 4
-//! and 8 shards, into host memory and, where there is a GPU, into GPU memory. Prints one JSON
-//! document.
+//! Measures the benefit of several shards: the rate of WRITEs between two devices of this process over 1, 2, 4 and 8
+//! shards, into host memory and, if there is a GPU, into GPU memory. Prints one JSON document.
 //!
 //! ```text
 //! cargo run --release -p gdr-rdma --example shards
 //! ```
 //!
-//! Eight queue pairs write at the same time, either from a thread each, with a completion queue each,
-//! or all from one thread with one completion queue. Both ends and the wire are this host: each
-//! shard at work takes a processor at both ends.
+//! Eight queue pairs write at the same time, either each from its own thread with its own completion queue, or all from
+//! one thread with one completion queue. Both ends and the wire are on this host, so each busy shard takes a processor
+//! at both ends.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,13 +26,13 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const QUEUE_PAIRS: usize = 8;
 const SHARDS: [usize; 4] = [1, 2, 4, 8];
-/// Bytes of a message, and how many messages of a queue pair are under way.
+/// Bytes per message, and the number of messages in flight per queue pair.
 const MESSAGES: [(u64, usize); 2] = [(1 << 20, 4), (64, 64)];
 const TIME: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Who posts requests and takes completions.
+/// Which threads post requests and take completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Threads {
     OneForEach,
@@ -92,7 +91,7 @@ fn example() -> Result<()> {
     Ok(())
 }
 
-/// Room for the longest message of each queue pair.
+/// Returns the room for the longest message of each queue pair.
 fn area() -> usize {
     QUEUE_PAIRS << 20
 }
@@ -106,7 +105,7 @@ fn gpu_memory() -> Result<Buffer> {
     Ok(Buffer::direct_with_copies(mapping, device, threshold)?)
 }
 
-/// Messages a second of all queue pairs together.
+/// Returns the messages per second of all queue pairs together.
 fn measure(
     shards: usize,
     threads: Threads,
@@ -179,7 +178,7 @@ fn measure(
     Ok(rate)
 }
 
-/// A queue pair, and the messages of it that are under way.
+/// A queue pair and its messages in flight.
 struct Lane {
     number: usize,
     pair: QueuePair,
@@ -187,7 +186,7 @@ struct Lane {
     in_flight: usize,
 }
 
-/// The same WRITE again and again.
+/// An endless sequence of the same WRITE.
 struct Writes<'a> {
     source: &'a MemoryRegion,
     target: &'a MemoryRegion,

@@ -4,9 +4,9 @@
 //! cargo run -p gdr-rdma --example write_between_processes
 //! ```
 //!
-//! The program starts itself a second time. Both open a soft device at a loopback address, meet
-//! over TCP, exchange queue pair numbers and keys, and one writes into a buffer of the other. On
-//! two hosts the same takes two addresses and a `Security::Key`.
+//! The program starts itself a second time. Both processes open a soft device at a loopback address, meet over TCP, and
+//! exchange queue pair numbers and keys; then one writes into a buffer of the other. On two hosts, the same works with
+//! two addresses and a `Security::Key`.
 
 use std::env;
 use std::error::Error;
@@ -22,7 +22,7 @@ use gdr_rdma::{
 
 const TEXT: &[u8] = b"written by another process";
 
-/// Every step ends within this time, or with an error.
+/// Returns the deadline of a step: each ends within this time, or with an error.
 fn deadline() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }
@@ -44,7 +44,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The first process: waits for the second one, and for what that writes.
+/// Runs the first process: waits for the second one, and for what it writes.
 fn receive() -> Result<(), Box<dyn Error>> {
     let listener = Listener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     let address = listener.address()?;
@@ -54,11 +54,11 @@ fn receive() -> Result<(), Box<dyn Error>> {
     let mut session = listener.accept(&Security::Loopback, deadline())?;
 
     let side = Side::connect(&mut session)?;
-    // The writer sends this after its WRITE completed, so the bytes are there.
+    // The writer sends this after its WRITE has completed, so the bytes have arrived.
     session.receive(deadline())?;
     let mut bytes = vec![0; TEXT.len()];
     side.region.buffer().read_at(0, &mut bytes)?;
-    // Both keep their queue pairs until both are done.
+    // Both processes keep their queue pairs until both are done.
     session.barrier(deadline())?;
     if !writer.wait()?.success() {
         return Err("the writing process failed".into());
@@ -67,7 +67,7 @@ fn receive() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The second process: writes.
+/// Runs the second process: writes.
 fn write(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     let mut session = Session::connect(address, &Security::Loopback, deadline())?;
     let side = Side::connect(&mut session)?;
@@ -87,7 +87,7 @@ fn write(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What each process has: a connected queue pair and a registered buffer.
+/// Objects of each process: a connected queue pair and a registered buffer.
 struct Side {
     pair: QueuePair,
     queue: CompletionQueue,
@@ -98,7 +98,7 @@ struct Side {
 
 impl Side {
     fn connect(session: &mut Session) -> Result<Self, Box<dyn Error>> {
-        // Port 0: both processes share the address, so neither can have RoCE's port 4791.
+        // Port 0: the processes share the address, so they cannot both have RoCE's port 4791.
         let options = SoftOptions::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).port(0);
         let device = Device::soft_with(options)?;
         let domain = device.protection_domain();
@@ -115,7 +115,7 @@ impl Side {
         };
         let theirs = session.introduce(&ours, deadline())?;
         pair.connect(&theirs.endpoint, &ConnectionOptions::new(path_mtu))?;
-        // After this both queue pairs take packets.
+        // After the barrier, both queue pairs accept packets.
         session.barrier(deadline())?;
         Ok(Self {
             pair,

@@ -1,5 +1,5 @@
-//! What must not compile, as doctests. Each has a twin that differs in the marked line and
-//! compiles, so that a renamed function cannot make the failure mean something else.
+//! Code that must not compile, as doctests. Each has a twin that differs in the marked line and compiles, so that a
+//! failure cannot merely be due to a renamed function.
 //!
 //! # A request names memory of a region only
 //!

@@ -173,7 +173,7 @@ impl Device {
         Ok(())
     }
 
-    /// The provider's device.
+    /// Returns the provider's device.
     pub(crate) fn ops(&self) -> Arc<dyn DeviceOps> {
         Arc::clone(&self.0)
     }
@@ -208,7 +208,7 @@ impl Device {
         self.0.check_process()
     }
 
-    /// The device of the software NIC, which has this feature.
+    /// Returns the device of the software NIC, which has this feature.
     pub(crate) fn nic(&self, feature: Feature) -> Result<&gdr_nic::Device> {
         self.0.nic().ok_or(Error::NotOffered(feature))
     }

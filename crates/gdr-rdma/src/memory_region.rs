@@ -1,4 +1,4 @@
-//! Memory regions: registered memory, and parts of it that requests name.
+//! Memory regions: registered memory, and the parts of it that requests name.
 
 use std::any::Any;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::reaper;
 use crate::types::{Domain, FlushPolicy, RegistrationMethod};
 use gdr_nic::{Buffer, Retained, check_range};
 
-/// Part of a buffer that is to be registered.
+/// Part of a buffer to register.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryRange {
     pub(crate) buffer: Buffer,
@@ -22,7 +22,7 @@ pub(crate) struct MemoryRange {
 }
 
 impl MemoryRange {
-    /// The address of its first byte, as requests name it.
+    /// Returns the address of its first byte, as requests name it.
     pub(crate) fn address(&self) -> u64 {
         self.buffer.address() + self.offset
     }
@@ -54,7 +54,7 @@ impl RejectedMethods {
         self.methods.contains(&method)
     }
 
-    /// The reasons, a sentence for each method.
+    /// Returns the reasons, a sentence for each method.
     pub(crate) fn reasons(&self) -> &[String] {
         &self.reasons
     }
@@ -64,7 +64,7 @@ impl RejectedMethods {
     }
 }
 
-/// How writes of a device into a region of GPU memory are flushed.
+/// How a device's writes to a region of GPU memory are flushed.
 pub(crate) struct Flush {
     pub(crate) policy: FlushPolicy,
     pub(crate) why: String,
@@ -85,7 +85,7 @@ pub(crate) struct Flush {
 #[derive(Clone, Debug)]
 pub struct MemoryRegion(Arc<Registered>);
 
-/// A region with everything that ends with it.
+/// A region, with everything that ends with it.
 pub(crate) struct Registered {
     // Field order is drop order: the flushes stop first, and the registration ends before the
     // buffer is freed.
@@ -114,12 +114,12 @@ impl MemoryRegion {
         }))
     }
 
-    /// The region as what a request retains.
+    /// Converts the region into what a request retains.
     pub(crate) fn into_retained(self) -> Arc<dyn Retained> {
         self.0
     }
 
-    /// Whether both are clones of one region.
+    /// Returns whether both are clones of one region.
     #[inline]
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -150,7 +150,7 @@ impl MemoryRegion {
         self.0.range.address()
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
     pub fn len(&self) -> u64 {
         self.0.range.len
@@ -221,7 +221,7 @@ impl MemoryRegion {
         })
     }
 
-    /// The domain in which it is registered.
+    /// Returns the domain in which it is registered.
     #[inline]
     pub(crate) fn domain(&self) -> Domain {
         self.0.domain
@@ -243,7 +243,7 @@ impl Segment {
         &self.region
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u32 {
         self.len
     }
@@ -257,7 +257,7 @@ impl Segment {
         self.region
     }
 
-    /// The segment as the protocol and the kernel name it.
+    /// Returns the segment as the protocol and the kernel name it.
     pub(crate) fn raw(&self) -> gdr_roce::Segment {
         gdr_roce::Segment {
             lkey: self.region.lkey(),
@@ -299,8 +299,8 @@ impl WeakMemoryRegion {
 }
 
 impl Registered {
-    /// Makes sure that releasing the GPU memory does not wait for kernels, if this is the last owner and
-    /// the driver supports it.
+    /// Arranges for the GPU memory to be freed without waiting for kernels, if this is the last owner and the driver
+    /// supports that.
     pub(crate) fn free_unwaited(&self) {
         if let Some((memory, _)) = self.range.buffer.device_memory()
             && Arc::strong_count(memory) == 1
@@ -309,15 +309,14 @@ impl Registered {
         }
     }
 
-    /// Whether dropping it may wait for a GPU's work.
+    /// Returns whether dropping it may wait for a GPU's work.
     pub(crate) fn frees_gpu_memory(&self) -> bool {
         self.range.buffer.is_of_driver()
     }
 }
 
 impl Retained for Registered {
-    /// Dropping the last owner of a region may free GPU memory, which may wait for kernels, so another thread
-    /// does it.
+    /// Dropping the last owner of a region may free GPU memory, which may wait for kernels, so another thread does it.
     fn release(self: Arc<Self>) {
         if let Some(last) = Arc::into_inner(self)
             && last.frees_gpu_memory()

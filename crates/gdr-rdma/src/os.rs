@@ -1,4 +1,4 @@
-//! The environment of the process, where a device's library reads it.
+//! Environment variables of this process that a device's library reads.
 
 use std::{env, fs};
 

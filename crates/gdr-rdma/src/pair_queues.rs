@@ -8,7 +8,7 @@ use crate::protection_domain::ProtectionDomain;
 use crate::provider::QueuesInit;
 use crate::shared_receive_queue::SharedReceiveQueue;
 
-/// The queues of a queue pair, and the sizes of its own. They outlive it.
+/// Queues of a queue pair, and the sizes of its own queues. They outlive the queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct PairQueues {
     pub(crate) send: CompletionQueue,
@@ -18,7 +18,7 @@ pub(crate) struct PairQueues {
 }
 
 impl PairQueues {
-    /// All completions are in one queue; 128 requests in each direction, and 256 inline bytes.
+    /// Returns the defaults: all completions in one queue, 128 requests in each direction, and 256 inline bytes.
     pub(crate) fn new(queue: &CompletionQueue) -> Self {
         Self {
             send: queue.clone(),
@@ -32,7 +32,7 @@ impl PairQueues {
         }
     }
 
-    /// The queues for a new queue pair of this domain, to which, or to whose device, they must belong.
+    /// Returns the queues for a new queue pair of this domain. They must belong to the domain or to its device.
     pub(crate) fn of(&self, domain: &ProtectionDomain) -> Result<QueuesInit<'_>> {
         let device = domain.device();
         if ![&self.send, &self.recv]

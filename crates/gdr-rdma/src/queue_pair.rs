@@ -25,8 +25,8 @@ pub struct QueuePairOptions {
 }
 
 impl QueuePairOptions {
-    /// The defaults are `queue` for the completions of sends and receives, 128 requests in each
-    /// direction, 256 inline bytes, and all kinds of access by the peer, as far as regions permit.
+    /// Returns the defaults: `queue` for the completions of sends and receives, 128 requests in each direction, 256
+    /// inline bytes, and all kinds of access by the peer, as far as regions permit.
     pub fn new(queue: &CompletionQueue) -> Self {
         Self {
             queues: PairQueues::new(queue),

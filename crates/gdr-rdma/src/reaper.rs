@@ -1,7 +1,6 @@
-//! The thread that frees GPU memory whose last owner must not wait.
+//! Thread that frees GPU memory whose last owner must not wait.
 //!
-//! The driver's calls that free it (`cuMemFree`, `cuMemFreeHost`) may wait for every kernel of the
-//! context.
+//! The driver's calls to free it (`cuMemFree`, `cuMemFreeHost`) may wait for every kernel of the context.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
@@ -9,13 +8,13 @@ use std::thread::Builder;
 
 use gdr_process::block_signals;
 
-/// A value to be dropped.
+/// A value to drop.
 type Garbage = Box<dyn Send>;
 
-/// The channel to the thread; `None` if it could not be started.
+/// Channel to the thread; `None` if it could not be started.
 static REAPER: OnceLock<Option<Sender<Garbage>>> = OnceLock::new();
 
-/// Drops `last` on the reaper's thread, or here if that could not be started.
+/// Drops `last` on the reaper's thread, or here if that thread could not be started.
 pub(crate) fn drop_later(last: impl Send + 'static) {
     if let Some(reaper) = REAPER.get_or_init(start) {
         // The thread ends only with the process, so it receives this.

@@ -9,8 +9,8 @@ use crate::memory_region::MemoryRegion;
 use crate::queue_pair::QueuePair;
 use crate::work_request::SendRequest;
 
-/// The greatest length of a part, and of one in a transfer that has at least [`PARTS`] of them. Long parts detect a
-/// stalled transfer late, and short ones add overhead.
+/// Maximum length of a part, and of a part in a transfer with at least [`PARTS`] of them. Long parts detect a stalled
+/// transfer late, and short ones add overhead.
 const PART: u64 = 1 << 20;
 const LONGEST_PART: u64 = 4 << 20;
 const PARTS: u64 = 64;
@@ -219,10 +219,10 @@ impl StripedRange<'_> {
     }
 }
 
-/// Tracks which queue pair has which requests, using only the order of their numbers.
+/// Tracks which requests each queue pair has, using only the order of their numbers.
 #[derive(Debug)]
 struct Outstanding {
-    /// The bytes of the requests of each queue pair, which complete in this order.
+    /// Bytes of the requests of each queue pair, which complete in this order.
     outstanding: Vec<VecDeque<u64>>,
     window: usize,
     first: u64,
@@ -335,7 +335,7 @@ mod tests {
         let mut requests = Outstanding::new(2);
         (requests.first, requests.next) = (7, 7);
         let own = requests.begin(1, 5);
-        // One before it, one that was not posted, another queue pair, and a receive's.
+        // A number before it, one that was not posted, one of another queue pair, and one of a receive.
         let later = WrId(own.0 + 1);
         for other in [WrId(6), later, WrId(2 << NUMBER_BITS | 7), WrId(u64::MAX)] {
             assert!(!requests.end(other), "{other:?}");

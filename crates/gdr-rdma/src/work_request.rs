@@ -8,7 +8,7 @@ use crate::types::UdEndpoint;
 
 /// The segments of a request.
 ///
-/// One in place: a request is moved several times until it is posted, and up to 128 bytes are moved without a call.
+/// One in place: a request is moved several times before it is posted, and up to 128 bytes are moved without a call.
 pub(crate) type Segments = SmallVec<[Segment; 1]>;
 
 /// The bytes of a request.
@@ -19,7 +19,7 @@ pub(crate) enum Data {
 }
 
 impl Data {
-    /// Appends a segment; replaces inline bytes.
+    /// Appends a segment, replacing inline bytes.
     #[inline]
     fn push(&mut self, segment: Segment) {
         match self {
@@ -36,7 +36,7 @@ impl Data {
         }
     }
 
-    /// Whether both are one segment each, of the same region.
+    /// Returns whether both are one segment each, of the same region.
     #[inline]
     pub(crate) fn has_region_of(&self, other: &Self) -> bool {
         match (self.segments(), other.segments()) {
@@ -46,7 +46,7 @@ impl Data {
     }
 }
 
-/// What requests of both services have in common.
+/// Methods that requests of both services share.
 macro_rules! send_methods {
     ($request:ty) => {
         impl $request {

@@ -1,5 +1,5 @@
-//! The suite of all providers, over the software NIC, and over the same NIC through libibverbs: the fake
-//! is gdr-verbs' own library as long as no fault is planned.
+//! The suite for all providers, over the software NIC, and over the same NIC through libibverbs: the fake is gdr-verbs'
+//! own library unless a fault is planned.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -26,7 +26,7 @@ mod verbs {
     use fake_ibverbs::{DeviceSpec, Fake};
     use gdr_rdma::{Device, VerbsOptions};
 
-    /// Over devices with and without what is extended: the same must come out.
+    /// Runs a test over devices with and without extended interfaces; the results must be the same.
     fn run(test: fn(&Bench<'_>)) {
         let fake = Fake::load();
         let spec = |name: &str, last| DeviceSpec::roce(name, Ipv4Addr::new(10, 1, 0, last));
@@ -34,7 +34,7 @@ mod verbs {
             extended_queries: false,
             extended_queues: false,
             extended_requests: false,
-            // Devices of mlx5 make their queue pairs by a function of their own.
+            // mlx5 devices create queue pairs with a function of their own.
             scatter_to_cqe: false,
             ..spec
         };

@@ -1,5 +1,4 @@
-//! The set-up of connections over TCP: between two of this crate, and against peers that do
-//! everything wrong.
+//! Set-up of connections over TCP: between two ends of this crate, and against peers that do everything wrong.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -17,7 +16,7 @@ use gdr_rdma::{
     SendRequest, Service, Session, SharedKey, SocketError, SoftOptions, SourcePort, WcStatus, WrId,
 };
 
-/// Nothing here takes a noticeable part of this; a test that hits it is stuck.
+/// Returns a deadline that nothing here approaches: a test that hits it is stuck.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
@@ -49,8 +48,8 @@ fn introduction(mtu: Mtu) -> PeerInfo {
     }
 }
 
-/// What both sides got out of a greeting: server, client. A client that fails does not end the
-/// server's wait; another one does, which the server takes.
+/// Returns what both sides got out of a greeting: server, client. A client that fails does not end the server's wait;
+/// another one does, which the server takes.
 fn set_up(server: &Security, client: &Security) -> [Result<Session>; 2] {
     let listener = Listener::bind(anywhere()).unwrap();
     let address = listener.address().unwrap();
@@ -67,7 +66,7 @@ fn set_up(server: &Security, client: &Security) -> [Result<Session>; 2] {
         let accepted = accepted.join().unwrap().unwrap();
         let accepted = match failures.try_recv() {
             Err(_) => Ok(accepted),
-            // Which failure it was, is in the words.
+            // The text tells which failure it was.
             Ok(failure) if failure.contains("has a different shared key") => {
                 Err(HandshakeError::WrongKey.into())
             }
@@ -196,11 +195,11 @@ fn messages_that_are_out_of_order_or_too_long_are_refused() {
         Err(Error::Handshake(HandshakeError::TooLong { .. }))
     ));
     client.send(&vec![7; 64 << 10], soon()).unwrap();
-    // Refusing to send left the session in order.
+    // The refusal to send left the session intact.
     assert_eq!(server.receive(soon()).unwrap(), vec![7; 64 << 10]);
 }
 
-/// What a real greeting looks like: magic, version, flags, service, challenge.
+/// Returns what a real greeting looks like: magic, version, flags, service, challenge.
 fn hello(version: u16, keyed: bool) -> Vec<u8> {
     let mut bytes = b"gdr-rdma".to_vec();
     bytes.extend(version.to_le_bytes());
@@ -223,10 +222,10 @@ enum Stays {
     No,
 }
 
-/// A limit that no step of a greeting comes near to, and that a test may wait for.
+/// A limit that no step of a greeting approaches, and that a test can wait for.
 const SHORT: Duration = Duration::from_millis(300);
 
-/// What a listener notes of such a stranger before it takes the peer that comes after it.
+/// Returns what a listener logs about a stranger with these bytes before it accepts the peer that follows.
 fn noted(bytes: &[u8], stays: Stays, security: &Security) -> String {
     let listener = Listener::bind(anywhere()).unwrap().greeting_limit(SHORT);
     let address = listener.address().unwrap();
@@ -247,14 +246,13 @@ fn noted(bytes: &[u8], stays: Stays, security: &Security) -> String {
     })
 }
 
-/// What comes of the introduction of a client that greets well, sends these bytes and hangs up, or
-/// stays.
+/// Returns the result of introducing a client that greets correctly, sends these bytes, and hangs up or stays.
 fn introduced(bytes: &[u8], stays: Stays, limit: Duration) -> Error {
     let listener = Listener::bind(anywhere()).unwrap();
     let mut all = hello(3, false);
     all.extend(bytes);
     let client = stranger(&listener, &all, stays);
-    // A client that has hung up has no user any more.
+    // A client that has hung up no longer has a user.
     let mut session = listener.accept(&Security::Insecure, soon()).unwrap();
     let deadline = Deadline::after(limit);
     let error = session.introduce(&introduction(Mtu::B4096), deadline);
@@ -306,7 +304,7 @@ fn a_stranger_of_any_kind_does_not_end_an_accept_and_is_reported() {
 #[test]
 fn silent_strangers_do_not_delay_a_peer() {
     let security = key("sixteen bytes ok");
-    // Their time is longer than the test's: only making room gets rid of them.
+    // Their limit is longer than the test's, so only making room gets rid of them.
     let listener = Listener::bind(anywhere()).unwrap();
     let listener = listener.greeting_limit(Duration::from_secs(600));
     let address = listener.address().unwrap();
@@ -422,7 +420,7 @@ fn a_peer_of_another_service_is_named_and_ends_no_wait() {
                 "{refused}"
             );
             assert!(refused.to_string().contains("\"objects\""), "{refused}");
-            // Who names none meets every other.
+            // An end without a service meets every other.
             Session::connect(address, &security, soon()).unwrap();
             accepted.join().unwrap().unwrap();
         });
@@ -462,8 +460,8 @@ fn a_message_that_trickles_in_does_not_extend_the_deadline() {
     });
 }
 
-/// A session whose server introduces itself thus: how the client takes it, and what the server
-/// receives then.
+/// Opens a session whose server introduces itself like this; returns how the client takes it, and what the server then
+/// receives.
 fn misled(security: &Security, address: SocketAddr) -> [Result<()>; 2] {
     let [mut server, mut client] = connected(security);
     let mut named = introduction(Mtu::B1024);
@@ -549,7 +547,7 @@ fn a_peer_that_refuses_and_hangs_up_at_once_is_quoted() {
     let listener = Listener::bind(anywhere()).unwrap();
     let address = listener.address().unwrap();
     thread::scope(|scope| {
-        // The client may see the socket with and without its owner.
+        // The client may see the socket with or without its owner.
         for _ in 0..100 {
             let server = scope.spawn(|| {
                 let mut session = listener.accept(&Security::Loopback, soon()).unwrap();
@@ -627,7 +625,7 @@ fn an_announced_length_above_the_limit_is_refused_before_it_is_received() {
 
 #[test]
 fn a_peer_that_reflects_our_own_proof_is_not_authenticated() {
-    // A server without the key that plays back what the client says.
+    // A server without the key that plays back what the client sends.
     let listener = TcpListener::bind(anywhere()).unwrap();
     let address = listener.local_addr().unwrap();
     thread::scope(|scope| {
@@ -660,7 +658,7 @@ fn without_a_peer_both_ends_time_out() {
 
 #[test]
 fn without_a_key_only_loopback_peers_are_accepted() {
-    // The address of this machine on its default route; a connected UDP socket sends nothing.
+    // This machine's address on its default route. Connecting a UDP socket sends nothing.
     let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     let own = probe
         .connect("192.0.2.1:9")
@@ -681,7 +679,7 @@ fn without_a_key_only_loopback_peers_are_accepted() {
         Session::connect(address, &key("sixteen bytes ok"), soon()).unwrap();
         server.join().unwrap().unwrap();
     });
-    // At every address, only those that come to a loopback one are taken.
+    // A listener at every address only accepts connections to a loopback address.
     let everywhere = Listener::bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
     let port = everywhere.address().unwrap().port();
     let outside = TcpStream::connect((own, port)).unwrap();
@@ -695,7 +693,7 @@ fn without_a_key_only_loopback_peers_are_accepted() {
     drop(outside);
 }
 
-/// What strangers do: nothing, noise, half a greeting, a greeting of another protocol.
+/// Returns what strangers do: nothing, noise, half a greeting, a greeting of another protocol.
 fn strangers(at: SocketAddr) -> Vec<TcpStream> {
     let noise: [&[u8]; 6] = [
         b"",
@@ -708,7 +706,7 @@ fn strangers(at: SocketAddr) -> Vec<TcpStream> {
     let mut silent = Vec::new();
     for bytes in noise {
         let mut closes = TcpStream::connect(at).unwrap();
-        // The listener may have closed it already.
+        // The listener may already have closed it.
         let _ = closes.write_all(bytes);
         drop(closes);
         let mut stays = TcpStream::connect(at).unwrap();

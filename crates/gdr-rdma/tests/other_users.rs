@@ -1,6 +1,5 @@
-//! Processes of several users on one host: who is a peer without a key, and who shares a port. In a binary
-//! of its own, which also is the program of the other processes. Only root can start processes of other
-//! users.
+//! Processes of several users on one host: which are peers without a key, and which share a port. This is a separate
+//! binary, which also serves as the program of the other processes. Only root can start processes of other users.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -26,13 +25,13 @@ use tempfile::TempDir;
 /// Two users without a name.
 const A: u32 = 61_001;
 const B: u32 = 61_002;
-/// What the kernel calls users that a user namespace does not map.
+/// The kernel's number for users that a user namespace does not map.
 const OVERFLOW: u32 = 65_534;
 
-/// The part that another process plays, and where, in its environment.
+/// Environment variables with the part that another process plays, and the place.
 const PART: &str = "GDR_TEST_PART";
 const PLACE: &str = "GDR_TEST_PLACE";
-/// The beginning of its lines, among the test harness's.
+/// Start of its lines, among the test harness's.
 const LINE: &str = "other: ";
 
 fn deadline() -> Deadline {
@@ -44,18 +43,19 @@ fn address(n: u8) -> IpAddr {
 }
 
 fn open(address: IpAddr) -> gdr_rdma::Result<Device> {
-    // A device takes a slot for each shard.
+    // A device takes a slot per shard.
     let options = SoftOptions::new(address).port_use(PortUse::Shared);
     Device::soft_with(options.shards(1))
 }
 
-/// The name of a slot of a port group.
+/// Returns the name of a slot of a port group.
 fn name(address: IpAddr, slot: usize) -> net::SocketAddr {
     let address = SocketAddr::new(address, gdr_roce::wire::UDP_PORT);
     net::SocketAddr::from_abstract_name(format!("gdr-roce/{address}/{slot}")).unwrap()
 }
 
-/// No process starts while a program is written: it would inherit the open file, which then cannot be run.
+/// Keeps processes from starting while a program is written: they would inherit the open file, and the program could
+/// not be run.
 fn lock() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -103,8 +103,8 @@ impl Program {
         Other::spawn(self.command(user, part, place)).unwrap()
     }
 
-    /// Starts a process of a user in a user namespace that maps only this user, and calls it [`OVERFLOW`]. Fails
-    /// where users must not make namespaces.
+    /// Starts a process of a user in a user namespace that maps only this user, and calls it [`OVERFLOW`]. Fails if
+    /// users must not create namespaces.
     fn start_unmapped(&self, user: u32, part: &str, place: impl ToString) -> io::Result<Other> {
         let map = format!("{OVERFLOW} {user} 1\0");
         let mut command = self.command(user, part, place);
@@ -114,8 +114,8 @@ impl Program {
                 result => Ok(result),
             };
             let map = map.trim_end_matches('\0').as_bytes();
-            // SAFETY: the calls change only this process, which has one thread, and read constants and a
-            // text of the stated length.
+            // SAFETY: the calls change only this process, which has a single thread, and read constants and a text of
+            // the stated length.
             unsafe {
                 failed(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0))?;
                 failed(libc::unshare(libc::CLONE_NEWUSER))?;
@@ -127,7 +127,7 @@ impl Program {
             }
             Ok(())
         };
-        // SAFETY: between fork and exec the closure only makes system calls, and allocates nothing.
+        // SAFETY: between fork and exec, the closure only makes system calls and allocates nothing.
         unsafe { command.pre_exec(enter) };
         Other::spawn(command)
     }
@@ -149,7 +149,7 @@ impl Other {
         Ok(Self { child, lines })
     }
 
-    /// The next line that it says.
+    /// Reads the next line that it says.
     fn says(&mut self) -> String {
         self.lines
             .by_ref()
@@ -215,7 +215,7 @@ fn another_process() {
     }
 }
 
-/// Accepts a peer, and says what it thinks of the others.
+/// Accepts a peer, and prints what it thinks of the others.
 fn listen(security: &Security) {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     say(listener.address().unwrap());
@@ -234,7 +234,7 @@ fn connect(to: SocketAddr) {
     }
 }
 
-/// Has the name of a slot, and hands other sockets to those that join.
+/// Takes the name of a slot, and hands other sockets to processes that join.
 fn offer(address: IpAddr) {
     let listener = UnixListener::bind_addr(&name(address, 0)).unwrap();
     say("offers");
@@ -274,11 +274,11 @@ fn without_a_key_only_the_same_user_and_root_are_peers_on_loopback() {
 
     let mut server = program.start(A, "listen", "");
     let at = server.says().parse().unwrap();
-    // Root has to say that it trusts a listener of another user.
+    // Root must say that it trusts a listener of another user.
     let root = Session::connect(at, &Security::Insecure, deadline());
     assert_eq!(server.says(), "accepted");
 
-    // A stranger that does not hang up is noted as one when its time is over.
+    // A stranger that does not hang up is logged as one when its time is over.
     let mut server = program.start(A, "listen", "");
     let _stranger = program.start(B, "stay", server.says());
     let noted = server.says();
@@ -337,7 +337,7 @@ fn the_sockets_of_a_port_group_are_given_to_the_same_user_only() {
     let mut member = program.start(A, "open", address(1));
     assert_eq!(member.says(), "open");
     assert_eq!(program.start(B, "ask", address(1)).says(), "received 0");
-    // Nor to root, which would keep the port of the user taken.
+    // Nor to root, which would keep the user's port occupied.
     assert_eq!(program.start(0, "ask", address(1)).says(), "received 0");
     assert_eq!(program.start(A, "ask", address(1)).says(), "received 16");
     let refused = program.start(B, "open", address(1)).says();
@@ -353,7 +353,7 @@ fn the_sockets_of_another_users_process_are_not_taken() {
     assert_eq!(other.says(), "offers");
     let mut member = program.start(A, "open", address(2));
     assert_eq!(member.says(), "open");
-    // The group is A's own: a second device joins it.
+    // The group belongs to A, so a second device can join it.
     assert_eq!(program.start(A, "open", address(2)).says(), "open");
 }
 
@@ -372,7 +372,7 @@ fn users_that_a_namespace_does_not_map_are_not_the_same_user() {
         }
     };
     let at = server.says();
-    // Both have one number there: the server cannot tell its own user from another.
+    // Both have the same number there: the server cannot tell its own user from another.
     let _stranger = program.start(B, "connect", &at);
     let noted = server.says();
     assert!(noted.contains("the kernel does not tell"), "{noted}");

@@ -1,4 +1,4 @@
-//! What a peer sees of a process that ends. The test runs itself as that process.
+//! What a peer sees when a process ends. The test runs itself as that process.
 #![allow(clippy::unwrap_used, reason = "a test that fails")]
 
 use std::env;
@@ -13,12 +13,12 @@ use gdr_rdma::{
 
 /// In the process that ends: the address at which its peer listens.
 const PEER: &str = "GDR_TEST_PEER";
-/// How many messages go each way before the last one.
+/// Number of messages in each direction before the last one.
 const ROUNDS: u64 = 200;
 const RECEIVE: WrId = WrId(1);
 const SEND: WrId = WrId(2);
 
-/// Nothing here takes a noticeable part of this; a test that hits it is stuck.
+/// Returns a deadline that nothing here approaches: a test that hits it is stuck.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
@@ -40,7 +40,7 @@ fn connected(session: &mut Session, device: &Device) -> (QueuePair, gdr_rdma::Co
     (pair, queue)
 }
 
-/// Answers messages, and ends when it was given the last one.
+/// Answers messages, and ends once it gets the last one.
 fn answer(peer: SocketAddr) -> ! {
     let mut session = Session::connect(peer, &Security::Loopback, soon()).unwrap();
     let device = Device::soft_with(SoftOptions::default().port(0)).unwrap();

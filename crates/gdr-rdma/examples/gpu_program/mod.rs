@@ -1,4 +1,4 @@
-//! A program that needs an NVIDIA GPU.
+//! Common part of programs that need an NVIDIA GPU.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gdr_cuda::Cuda;
 
-/// Runs it with the driver, and says what a success has shown. Exits with 77 without a GPU.
+/// Runs `work` with the driver, and prints what a success has shown. Exits with 77 without a GPU.
 pub(crate) fn run(
     program: impl FnOnce(Arc<Cuda>) -> Result<(), Box<dyn Error>>,
     shown: &str,

@@ -27,7 +27,7 @@ impl Side {
         })
     }
 
-    /// Two that are connected, at addresses of this host alone.
+    /// Returns two connected sides, at addresses of this host alone.
     pub(crate) fn connected(addresses: [[u8; 4]; 2]) -> Result<[Self; 2], Box<dyn Error>> {
         let [near, far] = addresses.map(|address| Self::new(address.into()));
         let (near, far) = (near?, far?);

@@ -148,7 +148,7 @@ impl SessionKey {
         Self(digest(&key.0, &parts).finalize().into_bytes())
     }
 
-    /// The proof that `side` has the key.
+    /// Returns the proof that `side` has the key.
     pub(super) fn proof(&self, side: Side) -> [u8; TAG] {
         digest(&self.0, &[b"proof", side.label()])
             .finalize()
@@ -156,14 +156,14 @@ impl SessionKey {
             .into()
     }
 
-    /// Whether `proof` is `side`'s, in constant time.
+    /// Returns whether `proof` is `side`'s, in constant time.
     pub(super) fn proves(&self, side: Side, proof: &[u8; TAG]) -> bool {
         digest(&self.0, &[b"proof", side.label()])
             .verify_slice(proof)
             .is_ok()
     }
 
-    /// The tag of the `number`th frame that `side` sends.
+    /// Returns the tag of the `number`th frame that `side` sends.
     pub(super) fn tag(&self, side: Side, number: u64, header: &[u8], payload: &[u8]) -> [u8; TAG] {
         self.frame(side, number, header, payload)
             .finalize()
@@ -171,7 +171,7 @@ impl SessionKey {
             .into()
     }
 
-    /// Whether `tag` belongs to this frame, in constant time.
+    /// Returns whether `tag` belongs to this frame, in constant time.
     pub(super) fn tags(
         &self,
         side: Side,

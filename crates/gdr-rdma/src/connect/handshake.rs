@@ -1,4 +1,4 @@
-//! The server's part of greeting and proof, as a state machine, so that several run at once.
+//! The server's part of greeting and proof, as a state machine, so that several can run at once.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ pub(super) struct Handshake {
     until: Instant,
     ours: Hello,
     key: Option<SharedKey>,
-    /// Why the client is not a peer, whatever it sends.
+    /// Why the client is not accepted as a peer, regardless of what it sends.
     refused: Option<HandshakeError>,
     state: State,
     received: Vec<u8>,
@@ -38,8 +38,8 @@ enum State {
     Proof(SessionKey),
     /// All was received.
     Done(Option<SessionKey>),
-    /// The end of the connection: the client receives why it is not a peer. It asks the kernel for the owner
-    /// of this side's socket, which has one only as long as it is open.
+    /// The end of the connection, in which the client is told why it is not a peer. The client asks the kernel for the
+    /// owner of this side's socket, which has an owner only while it is open.
     End(HandshakeError),
 }
 
@@ -65,7 +65,7 @@ impl Handshake {
             .local_addr()
             .map_err(|source| Error::os("getsockname", source))?;
         let key = security.key_for(peer, local)?.cloned();
-        // Now, as a client that refuses this side hangs up once it has its greeting.
+        // Check this now: a client that refuses this side hangs up as soon as it has its greeting.
         let refused = security.check_user(peer, local).err();
         stream
             .set_nonblocking(true)
@@ -93,7 +93,7 @@ impl Handshake {
         self.peer
     }
 
-    /// Its deadline, which received bytes do not extend.
+    /// Returns its deadline, which received bytes do not extend.
     pub(super) fn until(&self) -> Instant {
         self.until
     }
@@ -103,7 +103,7 @@ impl Handshake {
         self.until += unserved;
     }
 
-    /// Whether no byte was received.
+    /// Returns whether no byte was received.
     pub(super) fn is_silent(&self) -> bool {
         self.received.is_empty()
     }
@@ -120,7 +120,7 @@ impl Handshake {
         }
     }
 
-    /// The error for a deadline that has passed.
+    /// Returns the error for a deadline that has passed.
     pub(super) fn late(&mut self) -> Error {
         match std::mem::replace(&mut self.state, State::Greeting) {
             State::End(error) => error.into(),
@@ -128,7 +128,7 @@ impl Handshake {
         }
     }
 
-    /// The step that it waits for.
+    /// Returns the step that it waits for.
     fn step(&self) -> HandshakeStep {
         if self.received.len() < Hello::LEN {
             HandshakeStep::Greeting
@@ -198,7 +198,7 @@ impl Handshake {
         })
     }
 
-    /// Whether the client has closed the connection. What it sent is dropped.
+    /// Returns whether the client has closed the connection. What it sent is dropped.
     fn is_ended(&mut self) -> bool {
         let mut bytes = [0; 256];
         match self.stream.read(&mut bytes) {
@@ -233,8 +233,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// Receives until there are `len` bytes in total, and no more, as later bytes belong to the
-    /// session; returns whether there are.
+    /// Receives until there are `len` bytes in total, but no more, because later bytes belong to the session. Returns
+    /// whether they are complete.
     fn receive(&mut self, len: usize) -> Result<bool> {
         let mut bytes = [0; Hello::LEN + TAG];
         while self.received.len() < len {

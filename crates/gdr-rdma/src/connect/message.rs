@@ -17,14 +17,14 @@ pub(super) const VERSION: u16 = 3;
 const MAGIC: [u8; 8] = *b"gdr-rdma";
 /// The length of a challenge in bytes.
 pub(super) const NONCE: usize = 32;
-/// How many regions an introduction has at most.
+/// Maximum number of regions in an introduction.
 pub(super) const MOST_REGIONS: usize = 1024;
 /// The length of a region in bytes.
 const REGION: usize = 20;
 /// The length of an introduction without regions in bytes.
 const FIXED: usize = 32;
-/// The bits of a byte that follows the regions if it is not 0: all packets of the sender come from the port
-/// of its address, else from any; the sender can retransmit selectively.
+/// Bits of a byte that follows the regions if it is not 0: all packets of the sender come from the port of its address,
+/// otherwise from any; the sender can retransmit selectively.
 const OF_ADDRESS: u8 = 1;
 const SELECTIVE: u8 = 2;
 /// The longest payload of a frame in bytes.
@@ -35,7 +35,7 @@ pub(super) const MOST_PAYLOAD: usize = 64 << 10;
 pub(super) struct Hello {
     /// Whether it requires a shared key.
     pub(super) keyed: bool,
-    /// What it speaks above the set-up.
+    /// The service that it speaks on top of the set-up.
     pub(super) service: Service,
     /// The challenge for the other side's proof.
     pub(super) nonce: [u8; NONCE],
@@ -252,7 +252,7 @@ pub(super) enum FrameKind {
     Barrier = 2,
     /// A message of the program.
     Program = 3,
-    /// Text: why the sender does not go on. This is the last message.
+    /// Text: why the sender does not continue. This is the last message.
     Refusal = 4,
 }
 
@@ -292,7 +292,7 @@ impl FrameHeader {
     }
 }
 
-/// The bytes that are not yet read.
+/// The bytes not read yet.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -355,7 +355,7 @@ mod tests {
         })
     }
 
-    /// A peer without regions.
+    /// Returns a peer without regions.
     fn peer_at(ip: IpAddr) -> PeerInfo {
         PeerInfo {
             endpoint: Endpoint {
@@ -383,7 +383,7 @@ mod tests {
             introduction in introductions(), cut in 1usize..32,
         ) {
             let bytes = introduction.emit().unwrap();
-            // Without only its last byte it is valid, as a peer writes it that is not of this crate.
+            // Without just the last byte it is valid: peers that do not use this crate may leave that byte out.
             let whole = FIXED + introduction.regions.len() * REGION;
             let cut = whole.saturating_sub(cut);
             prop_assert!(PeerInfo::parse(&bytes[..cut]).is_err());

@@ -1,14 +1,14 @@
-//! What the two ends of a session speak above it.
+//! The protocol that both ends of a session speak on top of it.
 
 use std::fmt;
 
 use super::session::Security;
 use crate::types::PeerText;
 
-/// What the ends of a session speak above it, by a name that both greetings carry.
+/// The protocol that the ends of a session speak on top of it, identified by a name in both greetings.
 ///
-/// An end that names a service accepts no peer of another one, and both learn the other's name. An end
-/// that names none meets every other.
+/// An end that names a service rejects peers with a different one, and both learn the other's name. An end that names
+/// none accepts every other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Service([u8; Service::LEN]);
 
@@ -41,7 +41,7 @@ impl Service {
         self.0
     }
 
-    /// Whether ends of the two can have a session.
+    /// Returns whether ends of the two can have a session.
     pub(super) fn meets(self, other: Self) -> bool {
         self == other || self == Self::UNNAMED || other == Self::UNNAMED
     }
@@ -54,7 +54,7 @@ impl fmt::Display for Service {
     }
 }
 
-/// Which peers are accepted, and what is spoken with them. A [`Security`] alone names no service.
+/// Which peers to accept, and which service to speak with them. A plain [`Security`] names no service.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
     pub(super) security: &'a Security,
@@ -69,7 +69,7 @@ impl<'a> From<&'a Security> for Terms<'a> {
 }
 
 impl Security {
-    /// The peers that it accepts, if they speak `service` or name none.
+    /// Returns the peers that it accepts, if they speak `service` or name none.
     pub const fn with_service(&self, service: Service) -> Terms<'_> {
         Terms {
             security: self,

@@ -122,14 +122,14 @@ impl Session {
         }
     }
 
-    /// The reason of a peer that has refused this side and hung up: its socket has no owner any more.
+    /// Returns the reason of a peer that has refused this side and hung up: its socket has no owner any more.
     fn last_words(mut self, deadline: Deadline) -> Option<Error> {
         let is_due = self.watch().is_ok_and(|watch| watch.is_due());
         let said = is_due.then(|| self.receive(deadline).err()).flatten();
         said.filter(|said| matches!(said, Error::Handshake(HandshakeError::Refused(_))))
     }
 
-    /// The client's part of the greeting.
+    /// Performs the client's part of the greeting.
     fn handshake(mut stream: Stream, terms: Terms<'_>, deadline: Deadline) -> Result<Self> {
         let Terms { security, service } = terms;
         let step = HandshakeStep::Greeting;
@@ -147,7 +147,7 @@ impl Session {
         stream.receive(&mut bytes, step, deadline)?;
         let theirs = Hello::parse(&bytes)?;
         ours.check_peer(&theirs)?;
-        // The peer has answered, so it has accepted the connection, and its socket has an owner.
+        // The peer has answered, so it has accepted the connection and its socket has an owner.
         if let Err(refused) = security.check_user(stream.peer()?, stream.local()?) {
             let ended = matches!(refused, HandshakeError::UnknownUser)
                 .then(|| Self::after_handshake(stream, Side::Client, None).last_words(deadline));
@@ -179,8 +179,8 @@ impl Session {
         self.key.is_some()
     }
 
-    /// Sends `ours` to the peer, and receives the peer's information. If that is refused, the peer is sent
-    /// the reason.
+    /// Sends `ours` to the peer and receives the peer's information. If this side refuses that, the peer is told the
+    /// reason.
     ///
     /// # Errors
     /// [`HandshakeError::Mtu`] if the path MTUs differ; [`HandshakeError::OtherAddress`] if the peer
@@ -425,7 +425,7 @@ impl Watch {
 
     fn is_due_within(&self, limit: Duration) -> bool {
         let fd = self.0.as_fd();
-        // A limit that the kernel's type cannot hold is none.
+        // A limit beyond the range of the kernel's type counts as no limit.
         let limit = Timespec::try_from(limit).ok();
         let mut interest = [PollFd::new(&fd, PollFlags::IN)];
         // If poll(2) fails, a receive reports why.
@@ -433,7 +433,7 @@ impl Watch {
     }
 }
 
-/// A frame with the reason of a refusal, of a session without a key.
+/// Returns a frame with the reason of a refusal, for a session without a key.
 pub(super) fn refusal(reason: &str) -> Vec<u8> {
     let (kind, reason) = (FrameKind::Refusal, cut(reason));
     let header = FrameHeader {
@@ -443,13 +443,12 @@ pub(super) fn refusal(reason: &str) -> Vec<u8> {
     [&header.emit()[..], reason].concat()
 }
 
-/// As much of a reason as is sent. The receiver replaces a character that is cut in two.
+/// Returns as much of a reason as is sent. The receiver replaces a character that is cut in two.
 fn cut(reason: &str) -> &[u8] {
     &reason.as_bytes()[..reason.len().min(MOST_REASON)]
 }
 
-/// Whether it is a broadcast address of one of the host's networks. Connecting a UDP socket sends
-/// nothing.
+/// Returns whether it is a broadcast address of one of the host's networks. Connecting a UDP socket sends nothing.
 fn is_broadcast(address: SocketAddr) -> bool {
     let errno = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
         .and_then(|socket| socket.connect(address))
@@ -467,7 +466,7 @@ impl fmt::Debug for Session {
     }
 }
 
-/// The client's part of the proof. The server sends its proof only to a client that has the key.
+/// Performs the client's part of the proof. The server sends its proof only to a client that has the key.
 fn prove_first(stream: &mut Stream, key: &SessionKey, deadline: Deadline) -> Result<()> {
     let step = HandshakeStep::ServerProof;
     stream.send(&key.proof(Side::Client), step, deadline)?;

@@ -15,7 +15,7 @@ pub(super) struct Stream(TcpStream);
 
 impl Stream {
     pub(super) fn new(stream: TcpStream) -> Result<Self> {
-        // Linux does not inherit it to accepted sockets, but other code does not rely on that.
+        // Accepted sockets do not inherit this on Linux, but do not rely on it.
         let ready = stream
             .set_nonblocking(false)
             .and_then(|()| stream.set_nodelay(true));
@@ -91,7 +91,7 @@ impl Stream {
     /// `limit`.
     pub(super) fn give_up_after(&self, limit: Duration) -> Result<()> {
         let failed = |errno| Error::os("setsockopt(TCP_USER_TIMEOUT)", errno);
-        // In whole seconds, at least one: the kernel refuses 0.
+        // Whole seconds, at least one: the kernel refuses 0.
         let pause = Duration::from_secs((limit.as_secs() / 4).clamp(1, 60));
         // The kernel reads a C `int`, and refuses a negative one.
         let longest = i32::MAX as u32;
@@ -103,7 +103,7 @@ impl Stream {
             .map_err(failed)
     }
 
-    /// Another descriptor of the same connection.
+    /// Duplicates the descriptor of the connection.
     pub(super) fn duplicate(&self) -> io::Result<TcpStream> {
         self.0.try_clone()
     }
@@ -161,7 +161,7 @@ impl Stream {
     }
 }
 
-/// The time until a deadline, at least the smallest that a socket option can hold.
+/// Returns the time until a deadline, at least the smallest that a socket option can hold.
 fn left(deadline: Deadline, step: HandshakeStep) -> Result<Duration> {
     let left = deadline.remaining();
     if left.is_zero() {
@@ -174,7 +174,7 @@ fn left(deadline: Deadline, step: HandshakeStep) -> Result<Duration> {
 fn retry_or_fail(error: io::Error, step: HandshakeStep) -> Result<()> {
     match error.kind() {
         io::ErrorKind::Interrupted => Ok(()),
-        // A timeout of the call is EAGAIN; ETIMEDOUT is one of the connection.
+        // EAGAIN is a timeout of the call; ETIMEDOUT is a timeout of the connection.
         io::ErrorKind::WouldBlock => Err(late(step)),
         _ => Err(failure(error, step)),
     }
@@ -214,7 +214,7 @@ mod tests {
     use crate::connect::auth::Side;
     use crate::error::NicError;
 
-    /// Both ends of a loopback connection.
+    /// Returns both ends of a loopback connection.
     fn ends() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -22,10 +22,10 @@ pub enum HandshakeError {
          same version of gdr on both sides"
     )]
     Version { ours: u16, theirs: u16 },
-    /// It speaks something else above the set-up.
+    /// It speaks a different service.
     #[error("offers the service {theirs}, but this side expects {ours}; check host and port")]
     Service { ours: Service, theirs: Service },
-    /// It uses another path MTU.
+    /// It uses a different path MTU.
     #[error("uses a path MTU of {theirs}, but this side uses {ours}; set both to the same value")]
     Mtu { ours: Mtu, theirs: Mtu },
     /// It announced a message that is too long.
@@ -36,7 +36,7 @@ pub enum HandshakeError {
     /// Its message does not follow the format.
     #[error("sent a malformed message: {0}; use the same version of gdr on both sides")]
     Malformed(&'static str),
-    /// It requires a key and this side has none, or the reverse.
+    /// It requires a key and this side has none, or vice versa.
     #[error("{}", if *.theirs {
         "requires a shared key, but this side has none; give this side the same key"
     } else {
@@ -49,7 +49,7 @@ pub enum HandshakeError {
     /// It does not have the same key.
     #[error("has a different shared key; give both sides the same key")]
     WrongKey,
-    /// It refused to go on.
+    /// It refused to continue.
     #[error("refused: {0}")]
     Refused(PeerText),
     /// It announced an RDMA address other than the address of its TCP connection.
@@ -70,13 +70,13 @@ pub enum HandshakeError {
     /// More connections arrived than are handled at a time.
     #[error("did not authenticate before newer connections displaced it; connect again")]
     Crowded,
-    /// It is a process of another user of this host, and has no key.
+    /// It is a process of a different user of this host, and has no key.
     #[error(
         "is a process of user {uid} on this host; without a shared key, only processes of the same user \
          and of root are accepted: give both sides a key, or run both as the same user"
     )]
     OtherUser { uid: u32 },
-    /// The kernel does not tell whose process it is, and it has no key.
+    /// The kernel does not reveal which user its process belongs to, and it has no key.
     #[error(
         "is a process whose user the kernel does not tell: it ended, belongs to a user that this user \
          namespace does not map, or neither sock_diag nor /proc/net/tcp can be read here; give both sides a \
@@ -103,7 +103,7 @@ pub enum HandshakeError {
 impl HandshakeError {
     /// Returns the code of this error for programs, such as `handshake_protocol`.
     ///
-    /// A variant that gets another name keeps its code.
+    /// A renamed variant keeps its code.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Protocol { .. } => "handshake_protocol",

@@ -26,12 +26,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum Error {
-    /// A region that the peer may change and this side may not.
+    /// A region that the peer may change but this side may not.
     #[error(
         "a region with REMOTE_WRITE or REMOTE_ATOMIC also needs LOCAL_WRITE, which NICs require; add it"
     )]
     LocalWriteMissing,
-    /// Something that the provider of a device does not offer.
+    /// A feature that the device's provider does not offer.
     #[error("the verbs provider offers no {0}; use a device of the soft provider")]
     NotOffered(Feature),
     /// A wait reached its deadline.
@@ -58,7 +58,7 @@ pub enum Error {
         address: SocketAddr,
         source: io::Error,
     },
-    /// Connections arrived, and none of them was a peer's.
+    /// Connections arrived, but none of them from a peer.
     #[error(
         "no peer authenticated before the deadline: {failed} {} failed, the last from {peer}: {last}",
         if *failed == 1 { "connection" } else { "connections" }
@@ -66,13 +66,13 @@ pub enum Error {
     NoPeer {
         /// How many connections failed.
         failed: u64,
-        /// The source of the last one.
+        /// Source address of the last one.
         peer: SocketAddr,
         /// Why the last one failed.
         #[source]
         last: Box<Error>,
     },
-    /// A listener that other hosts can reach and that accepts only peers of this host.
+    /// A listener that other hosts can reach although it accepts only peers of this host.
     #[error(
         "listening on {address} needs a shared key, because other hosts can reach that address; give \
          both sides a key, listen on a loopback address, or declare the network trusted"
@@ -105,7 +105,7 @@ impl From<SocketError> for Error {
     }
 }
 
-/// What only some providers offer.
+/// Features that only some providers offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Feature {
@@ -127,7 +127,7 @@ impl fmt::Display for Feature {
     }
 }
 
-/// What a wait waited for.
+/// What a wait was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Awaited {
@@ -174,7 +174,7 @@ pub enum TransferError {
 impl Error {
     /// Returns the code of this error for programs, such as `local_write_missing`.
     ///
-    /// A variant that gets another name keeps its code.
+    /// A renamed variant keeps its code.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Handshake(error) => error.code(),

@@ -180,7 +180,7 @@ fn route_hint(errno: Errno) -> &'static str {
     }
 }
 
-/// What to do about an error that the limit of locked memory may cause.
+/// Returns what to do about an error that the limit of locked memory may cause.
 fn locked_memory_hint(source: &VerbError, limit: Option<u64>) -> String {
     match (source.errno(), limit) {
         (Errno::ENOMEM, Some(limit)) => format!(
@@ -202,7 +202,7 @@ fn verb_hint(source: &VerbError, limit: Option<u64>) -> String {
     }
 }
 
-/// What an error of registering GPU memory by dma-buf means.
+/// Returns what an error of registering GPU memory by dma-buf means.
 pub(crate) fn dma_buf_hint(errno: Errno) -> &'static str {
     match errno {
         Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT => {
@@ -225,7 +225,7 @@ pub(crate) fn dma_buf_hint(errno: Errno) -> &'static str {
     }
 }
 
-/// What an error of registering GPU memory by its address means.
+/// Returns what an error of registering GPU memory by its address means.
 pub(crate) fn peer_memory_hint(errno: Errno) -> &'static str {
     match errno {
         Errno::EFAULT => "no peer-memory module claims GPU addresses: load nvidia_peermem",

@@ -32,11 +32,11 @@ impl RdmaWriteFlush for DriverFlush {
     }
 }
 
-/// A connection of a device with itself, over which it reads a byte of GPU memory. A read of a PCI
-/// device does not pass its earlier writes to the same place (PCI Express Base Specification,
-/// "Transaction Ordering"): once it has completed, they are visible.
+/// A connection of a device to itself, over which it reads a byte of GPU memory. A PCI device's read does not pass its
+/// earlier writes to the same location (PCI Express Base Specification, "Transaction Ordering"), so the writes are
+/// visible once the read has completed.
 pub(super) struct ReadBack {
-    /// `None` once it failed: the request may still be in progress and use the region.
+    /// `None` after a failure: the request may still be in progress and use the region.
     link: Mutex<Option<SelfLoopback>>,
     region: WeakMemoryRegion,
 }
@@ -53,7 +53,7 @@ impl ReadBack {
 impl RdmaWriteFlush for ReadBack {
     fn flush(&self) -> std::result::Result<(), FlushError> {
         let Some(region) = self.region.upgrade() else {
-            // The region has ended, and with it the interest in its bytes.
+            // The region has ended, so its bytes no longer matter.
             return Ok(());
         };
         let mut slot = lock(&self.link);

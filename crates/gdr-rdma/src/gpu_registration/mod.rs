@@ -1,8 +1,8 @@
 //! Registration of GPU memory with a kernel device.
 //!
-//! A registration can succeed although transfers through it fail, so each is verified by a
-//! transfer of the device to itself; the next method is tried if that fails. Then the device is
-//! given how its writes into that memory are flushed.
+//! A registration can succeed although transfers through it fail. Therefore each is verified by a transfer from the
+//! device to itself, and the next method is tried if that fails. Then the device is told how to flush its writes to
+//! that memory.
 
 mod flush;
 mod self_loopback;
@@ -60,7 +60,7 @@ pub(crate) fn register(
     Ok(region)
 }
 
-/// Registers by the first method that the device accepts and a transfer does not disprove.
+/// Registers with the first method that the device accepts and a transfer does not disprove.
 fn register_verified(
     domain: &ProtectionDomain,
     verification: Verification,
@@ -88,7 +88,7 @@ fn register_verified(
     }
 }
 
-/// Whether the device has failed, so that no other method is worth trying.
+/// Returns whether the device has failed, so that no other method is worth trying.
 fn is_device_gone(error: &Error) -> bool {
     matches!(error, Error::Verbs(VerbsError::DeviceGone { .. }))
 }

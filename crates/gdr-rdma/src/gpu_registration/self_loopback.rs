@@ -15,19 +15,19 @@ use crate::work_request::SendRequest;
 use gdr_nic::Buffer;
 use gdr_nic::Deadline;
 
-/// The length of its host memory in bytes: one cache line.
+/// Length of its host memory in bytes: one cache line.
 pub(super) const LINE: u64 = 64;
 
-/// The limit of a transfer, which takes microseconds.
+/// Deadline of a transfer, which takes microseconds.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A connection of a device with itself.
+/// A connection of a device to itself.
 pub(super) struct SelfLoopback {
     near: QueuePair,
-    /// Responds as long as it exists.
+    /// Responds while it exists.
     _far: QueuePair,
     queue: CompletionQueue,
-    /// Host memory that the device reaches.
+    /// Host memory that the device can access.
     pub(super) host: MemoryRegion,
 }
 

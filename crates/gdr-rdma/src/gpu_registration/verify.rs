@@ -1,7 +1,7 @@
 //! Verification of a registration of GPU memory by a transfer.
 //!
-//! A registration can succeed although transfers through it fail, or succeed and move no bytes (a
-//! PCI path that drops them, a kernel without peer-to-peer support).
+//! A registration can succeed although transfers through it fail, or succeed without moving any bytes (a PCI path that
+//! drops them, a kernel without peer-to-peer support).
 
 use gdr_cuda::DeviceBuffer;
 use gdr_roce::{Access, WrId};
@@ -25,7 +25,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// The outcome of a transfer that failed.
+    /// Returns the outcome of a transfer that failed.
     fn of(error: LoopbackError, direction: &str) -> Result<Self> {
         match error {
             LoopbackError::Device(error) => Err(*error),
@@ -36,8 +36,8 @@ impl Outcome {
     }
 }
 
-/// Moves the first cache line of `region`, which is GPU memory at `offset` of `gpu`, by the device:
-/// out of it and, if the peer may write, into it. The line has its old content when this returns.
+/// Has the device move the first cache line of `region`, which is GPU memory at `offset` of `gpu`: out of it and, if
+/// the peer may write, into it. The line has its old content when this returns.
 ///
 /// # Errors
 /// [`VerbsError::DeviceGone`](crate::VerbsError::DeviceGone); errors of the GPU's copies.
@@ -60,7 +60,7 @@ pub(super) fn verify(
     gpu.read(offset, &mut before)?;
     let inverted: Vec<u8> = before.iter().map(|byte| !byte).collect();
 
-    // Out of GPU memory, over bytes that all differ.
+    // Read GPU memory into bytes that all differ.
     link.host.buffer().write_at(0, &inverted)?;
     let out = || -> Result<SendRequest> {
         let request = SendRequest::write(WrId(1), link.host.remote().at(0));
@@ -83,15 +83,15 @@ pub(super) fn verify(
     let into = SendRequest::write(WrId(2), region.remote().at(0));
     let mut moved = link.transfer(into.segment(link.host.segment(0, len)?));
     if moved.is_ok() {
-        // The copy below is work of the GPU, as a program's would be.
+        // The copy below is GPU work, like a program's would be.
         match FlushPolicy::of(gpu.gpu().info()).0 {
             FlushPolicy::Ordered => {}
             FlushPolicy::Driver if gpu.flush_remote_writes().is_ok() => {}
             _ => moved = link.transfer(out()?),
         }
     }
-    // The line is restored in any case. A write that is still in progress must not change it
-    // afterwards, and none can once the queue pairs are destroyed.
+    // Restore the line in any case. A write in progress must not change it afterwards, which is impossible once the
+    // queue pairs are destroyed.
     drop(link);
     let read = gpu.read(offset, &mut seen);
     gpu.write(offset, &before)?;

@@ -14,11 +14,11 @@ pub(crate) trait RdmaWriteFlush: Send + Sync {
     fn flush(&self) -> Result<(), FlushError>;
 }
 
-/// The flushes of a device, one or more for each GPU whose memory it writes to.
+/// Flushes of a device, one or more for each GPU whose memory it writes.
 pub(crate) struct FlushList {
     origin: ProcessId,
     entries: Mutex<Entries>,
-    /// How many entries there are, to be read without the lock. Mostly there are none.
+    /// Number of entries, readable without the lock. Usually 0.
     len: AtomicUsize,
 }
 
@@ -30,7 +30,7 @@ struct Entries {
 
 struct Entry {
     id: u64,
-    /// The UUID of the GPU: one flush covers all of its memory.
+    /// UUID of the GPU: one flush covers all of its memory.
     gpu: [u8; 16],
     flush: Arc<dyn RdmaWriteFlush>,
 }
@@ -71,7 +71,7 @@ impl FlushList {
         drop(removed);
     }
 
-    /// Whether there is no memory to flush.
+    /// Returns whether there is no memory to flush.
     pub(crate) fn is_empty(&self) -> bool {
         self.len.load(Ordering::Acquire) == 0
     }
@@ -99,7 +99,7 @@ impl fmt::Debug for FlushList {
     }
 }
 
-/// Keeps an entry in a [`FlushList`].
+/// Keeps an entry in a [`FlushList`] while it exists.
 pub(crate) struct FlushGuard {
     list: Arc<FlushList>,
     id: u64,

@@ -1,14 +1,12 @@
-//! Providers: what moves the bytes.
+//! Providers, which move the bytes.
 //!
-//! A provider implements [`DeviceOps`] for its device. Every other object comes from that device
-//! and holds it, so an object of one provider cannot be combined with a device of another: the
-//! public types own these trait objects and call nothing else. The one place where two objects of
-//! a caller's choice meet is [`DomainOps::create_queue_pair`], whose completion queues may belong
-//! to another device; it returns an error for them.
+//! A provider implements [`DeviceOps`] for its device. Every other object is created by that device and holds it, so
+//! objects of one provider cannot be combined with a device of another: the public types own these trait objects and
+//! call nothing else. Only [`DomainOps::create_queue_pair`] combines objects of the caller's choice: its completion
+//! queues may belong to another device, for which it returns an error.
 //!
-//! Providers import plain types, buffers, regions and requests, but nothing that is built on this
-//! interface: what needs queue pairs of a device, such as the verification of its registrations
-//! of GPU memory, is above it.
+//! Providers import plain types, buffers, regions and requests, but nothing built on this interface. Code that needs a
+//! device's queue pairs, such as the verification of GPU memory registrations, is above it.
 
 mod flush_list;
 pub(crate) mod nic;
@@ -37,7 +35,7 @@ pub(crate) trait DeviceOps: Any + Debug + Send + Sync {
 
     fn name(&self) -> &str;
 
-    /// The address to which peers send.
+    /// Returns the address to which peers send.
     fn address(&self) -> SocketAddr;
 
     fn integrity(&self) -> Integrity;
@@ -52,12 +50,12 @@ pub(crate) trait DeviceOps: Any + Debug + Send + Sync {
         None
     }
 
-    /// How many bytes of received packets the kernel queues for it.
+    /// Returns how many bytes of received packets the kernel queues for it.
     fn receive_buffer(&self) -> usize {
         0
     }
 
-    /// How many shards it has.
+    /// Returns how many shards it has.
     fn shards(&self) -> usize {
         1
     }
@@ -69,7 +67,7 @@ pub(crate) trait DeviceOps: Any + Debug + Send + Sync {
     /// Fails in a child of the process that opened the device.
     fn check_process(&self) -> Result<()>;
 
-    /// Receives and sends what is due, without waiting; returns whether there was anything.
+    /// Receives and sends what is due, without waiting; returns whether there was anything to do.
     fn progress(&self) -> bool {
         false
     }
@@ -84,14 +82,14 @@ pub(crate) trait DeviceOps: Any + Debug + Send + Sync {
 
     fn create_completion_queue(self: Arc<Self>, capacity: usize) -> Arc<dyn CompletionQueueOps>;
 
-    /// The device of the software NIC, which alone has shared receive queues and datagrams; `None` for
-    /// other providers.
+    /// Returns the device of the software NIC, which alone has shared receive queues and datagrams; `None` for other
+    /// providers.
     fn nic(&self) -> Option<&gdr_nic::Device> {
         None
     }
 
-    /// How the device accesses GPU memory by DMA; `None` if the CPU or the GPU's copy engine moves
-    /// the bytes, which needs neither verification nor flushes.
+    /// Returns how the device accesses GPU memory by DMA; `None` if the CPU or the GPU's copy engine moves the bytes,
+    /// which needs neither verification nor flushes.
     fn gpu_dma(&self) -> Option<GpuDma<'_>> {
         None
     }
@@ -114,8 +112,8 @@ pub(crate) enum Verification {
 
 /// A protection domain.
 pub(crate) trait DomainOps: Debug + Send + Sync {
-    /// Registers memory by the first method that works and is not among those rejected; adds the
-    /// methods that fail to them.
+    /// Registers memory with the first method that works and is not in `rejected`. Adds the methods that fail to
+    /// `rejected`.
     fn register(
         self: Arc<Self>,
         range: &MemoryRange,
@@ -173,10 +171,10 @@ pub(crate) trait CompletionQueueOps: Any + Debug + Send + Sync {
 pub(crate) trait QueuePairOps: Debug + Send + Sync {
     fn qpn(&self) -> Qpn;
 
-    /// The UDP port from which it sends.
+    /// Returns the UDP port from which it sends.
     fn source_port(&self) -> SourcePort;
 
-    /// How it can recover losses.
+    /// Returns how it can recover losses.
     fn loss_recovery(&self) -> LossRecovery {
         LossRecovery::GoBackN
     }
@@ -189,12 +187,12 @@ pub(crate) trait QueuePairOps: Debug + Send + Sync {
 
     fn to_error(&self);
 
-    /// Posts requests until one is refused; returns how many were posted. The segments of posted
-    /// requests are taken out of them. A refused request stays whole.
+    /// Posts requests until one is refused; returns how many were posted. Takes the segments out of posted requests; a
+    /// refused request stays whole.
     fn post_sends(&self, requests: &mut [SendRequest]) -> (usize, Result<()>);
 
-    /// Does all work on a request that need not wait until it is posted. Its regions belong to the
-    /// domain of the queue pair.
+    /// Does all work on a request that can be done before it is posted. Its regions belong to the domain of the queue
+    /// pair.
     fn prepare(&self, request: SendRequest) -> Result<Box<dyn PreparedSendOps + '_>>;
 
     fn post_recv(&self, request: RecvRequest) -> Result<()>;
@@ -202,11 +200,11 @@ pub(crate) trait QueuePairOps: Debug + Send + Sync {
 
 /// A prepared request. It keeps the memory of the request registered.
 pub(crate) trait PreparedSendOps: Send + Sync {
-    /// Posts the request, again if it was posted before.
+    /// Posts the request. May be called repeatedly.
     fn post(&mut self) -> Result<()>;
 }
 
-/// Returns the completion queue as the type of one provider, or an error if it belongs to another.
+/// Returns the completion queue as one provider's type, or an error if it belongs to another provider.
 fn downcast_queue<T: CompletionQueueOps>(queue: &Arc<dyn CompletionQueueOps>) -> Result<Arc<T>> {
     let queue: Arc<dyn Any + Send + Sync> = Arc::clone(queue) as _;
     queue

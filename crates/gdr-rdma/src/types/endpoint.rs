@@ -31,7 +31,7 @@ pub struct UdEndpoint {
     pub address: SocketAddr,
     /// The number of the queue pair.
     pub qpn: Qpn,
-    /// The queue key that it accepts. In a request, a key whose highest bit is set stands for the
-    /// sending queue pair's (IBTA 10.2.5).
+    /// The queue key that it accepts. In a request, a key with the highest bit set stands for the sending queue pair's
+    /// key (IBTA 10.2.5).
     pub qkey: Qkey,
 }

@@ -53,14 +53,14 @@ pub struct GidEntry {
 }
 
 impl GidEntry {
-    /// The IP address of the GID: an IPv4 address if that is mapped into IPv6.
+    /// Returns the IP address of the GID: an IPv4 address if that is mapped into IPv6.
     pub fn address(&self) -> IpAddr {
         self.gid
             .to_ipv4_mapped()
             .map_or(IpAddr::V6(self.gid), IpAddr::V4)
     }
 
-    /// Whether it is valid only on its own link.
+    /// Returns whether it is valid only on its own link.
     pub fn is_link_local(&self) -> bool {
         self.gid.is_unicast_link_local()
     }
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// The table of a ConnectX-6 with one IPv4 and one global IPv6 address.
+    /// Returns the table of a ConnectX-6 with one IPv4 and one global IPv6 address.
     fn table() -> Vec<GidEntry> {
         let gids = [
             "fe80::a288:c2ff:fe11:2233",

@@ -18,7 +18,7 @@ impl Lid {
             .map(Self)
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u16 {
         self.0.get()
     }

@@ -39,12 +39,12 @@ impl PeerText {
         Self::new(&String::from_utf8_lossy(bytes))
     }
 
-    /// The text without quotation marks.
+    /// Returns the text without quotation marks.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The text without quotation marks.
+    /// Returns the text without quotation marks.
     pub fn into_string(self) -> String {
         self.0
     }

@@ -8,7 +8,7 @@ use gdr_rdma::{
 
 use crate::fixture::*;
 
-/// Why a device of this kind cannot be opened.
+/// Returns why a device of this kind cannot be opened.
 fn refusal(fake: &Fake, spec: &DeviceSpec) -> VerbsError {
     fake.add(spec.clone());
     let error = Device::verbs(&options_of(fake).device(&spec.name)).unwrap_err();
@@ -146,7 +146,7 @@ fn a_peer_in_another_subnet_is_reported_with_a_remedy() {
         );
         let text = error.to_string();
         assert!(text.contains(words), "{text}");
-        // Nothing is lost: it may be tried again.
+        // Nothing is lost: another attempt is possible.
         connect(&a, &b);
     }
 }
@@ -185,7 +185,7 @@ fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
         "ibv_modify_qp INIT",
     ] {
         let spec = DeviceSpec {
-            // Devices of mlx5 make their queue pairs by a function of their own.
+            // mlx5 devices create queue pairs with a function of their own.
             scatter_to_cqe: verb == "mlx5dv_create_qp",
             extended_requests: verb == "ibv_create_qp_ex",
             ..roce()

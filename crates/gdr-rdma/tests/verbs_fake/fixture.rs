@@ -1,4 +1,4 @@
-//! Made-up devices, and connections between them.
+//! Fake devices, and connections between them.
 
 use std::net::Ipv4Addr;
 use std::ops::Deref;
@@ -9,7 +9,7 @@ pub(crate) use conformance::{Side, bytes, fill, pattern, soon};
 use fake_ibverbs::{Call, DeviceSpec, Fake, Fault, GpuPath};
 use gdr_rdma::{AckTimeout, ConnectionOptions, Device, Mtu, RetryCount, VerbsOptions};
 
-/// A library that a test leaves clean: no object lives at its end, and no rule of the API was broken.
+/// A library that a test must leave clean: at its end no object is alive, and no rule of the API was broken.
 pub(crate) struct CleanFake(Fake);
 
 pub(crate) fn clean_fake() -> CleanFake {
@@ -32,20 +32,20 @@ impl Drop for CleanFake {
     }
 }
 
-/// A number for names and addresses, another one each time.
+/// Returns a number for names and addresses, another one each time.
 fn number() -> u8 {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A RoCE device with a name and an address that no other has.
+/// Returns a RoCE device with a name and an address that no other has.
 pub(crate) fn roce() -> DeviceSpec {
     let number = number();
     let address = Ipv4Addr::new(10, 1, 0, number);
     DeviceSpec::roce(&format!("mlx5_{number}"), address)
 }
 
-/// A device that refuses GPU memory by every method.
+/// Returns a device that refuses GPU memory by every method.
 pub(crate) fn without_gpu_memory() -> DeviceSpec {
     DeviceSpec {
         dma_buf: GpuPath::Refuses(libc::EOPNOTSUPP),
@@ -54,9 +54,9 @@ pub(crate) fn without_gpu_memory() -> DeviceSpec {
     }
 }
 
-/// Options with which devices of this library are opened.
+/// Returns the options for opening devices of this library.
 pub(crate) fn options_of(fake: &Fake) -> VerbsOptions {
-    // Tests of their own prove registrations; calls are counted in others.
+    // Registrations have their own tests; others count calls.
     VerbsOptions::new()
         .library(fake.verbs())
         .skip_verification()
@@ -68,17 +68,17 @@ pub(crate) fn open(fake: &Fake, spec: &DeviceSpec) -> Device {
     Device::verbs(&options_of(fake).device(&spec.name)).unwrap()
 }
 
-/// The calls of these verbs on a device, in order.
+/// Returns the calls of these verbs on a device, in order.
 pub(crate) fn calls(fake: &Fake, name: &str, verbs: &[&str]) -> Vec<Call> {
     let mut calls = fake.calls(verbs);
     calls.retain(|call| call.device == name);
     calls
 }
 
-/// The verbs that post to a send queue.
+/// Verbs that post to a send queue.
 pub(crate) const POSTING: [&str; 2] = ["ibv_post_send", "ibv_wr_complete"];
 
-/// Whether transfers that begin at the device wait.
+/// Sets whether transfers that begin at the device wait.
 pub(crate) fn hold(fake: &Fake, name: &str, held: bool) {
     fake.fault(name, Fault::Hold(held));
 }
@@ -87,12 +87,12 @@ pub(crate) fn set_port(fake: &Fake, name: &str, port: u8, state: u32) {
     fake.fault(name, Fault::Port(port, state));
 }
 
-/// A side on a device that is made up for it.
+/// Returns a side on a device that is made up for it.
 pub(crate) fn side(fake: &Fake, spec: &DeviceSpec) -> Side {
     Side::on(open(fake, spec))
 }
 
-/// An answer is waited for 4 times 2 ms.
+/// Returns options with which an answer is waited for 4 times, 2 ms each.
 pub(crate) fn options() -> ConnectionOptions {
     ConnectionOptions {
         timeout: AckTimeout::new(9),
@@ -105,14 +105,14 @@ pub(crate) fn connect(a: &Side, b: &Side) {
     conformance::connect(a, b, &options());
 }
 
-/// Two connected sides on devices of these kinds.
+/// Returns two connected sides on devices of these kinds.
 pub(crate) fn connected(fake: &Fake, a: &DeviceSpec, b: &DeviceSpec) -> (Side, Side) {
     let sides = (side(fake, a), side(fake, b));
     connect(&sides.0, &sides.1);
     sides
 }
 
-/// Two connected sides on devices that can do everything.
+/// Returns two connected sides on devices that can do everything.
 pub(crate) fn sides(fake: &Fake) -> (Side, Side) {
     connected(fake, &roce(), &roce())
 }

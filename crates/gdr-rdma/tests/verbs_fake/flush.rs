@@ -47,8 +47,7 @@ impl Pair {
         self.region.flush_policy().unwrap().0
     }
 
-    /// A WRITE with an immediate into the GPU's memory; the completion at its end is still to be
-    /// taken.
+    /// Makes a WRITE with an immediate into the GPU's memory, and leaves its completion to be taken.
     fn arrive(&self) {
         self.b.pair.post_recv(RecvRequest::new(WrId(7))).unwrap();
         let source = self.a.memory(64);
@@ -58,7 +57,7 @@ impl Pair {
         self.a.done();
     }
 
-    /// Requests that the second side's device was given.
+    /// Returns the number of requests that the second side's device was given.
     fn posted(&self) -> usize {
         calls(&self.fake, &self.b.name(), &POSTING).len()
     }
@@ -178,7 +177,7 @@ fn no_thread_gets_a_completion_whose_flush_failed_as_a_success() {
         scope.spawn(move || refused(queue.wait(soon()).map(Some)));
     });
     refused(ends.b.queue.poll());
-    // Memory that is no longer registered needs no flush: nothing is lost.
+    // Memory that is no longer registered needs no flush, so nothing is lost.
     drop(ends.region);
     assert_eq!(ends.b.done().id, WrId(7));
 }

@@ -1,5 +1,4 @@
-//! GPU memory: which registration method is used, why others are rejected, and that the bytes are
-//! right.
+//! GPU memory: which registration method is used, why others are rejected, and that the bytes are right.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -128,7 +127,7 @@ fn without_a_registration_method_the_reason_of_each_is_reported() {
 fn part_of_an_allocation_that_shares_its_pages_is_registered_where_it_is() {
     let fake = clean_fake();
     let (a, b) = sides(&fake);
-    // Small allocations share one block: the second does not begin a page.
+    // Small allocations share a block: the second does not start at a page.
     let driver = SimDriver::new(1);
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
     let neighbour = gpu.allocate(MemoryKind::Plain, 1000).unwrap();
@@ -220,7 +219,7 @@ fn managed_memory_is_refused_by_name() {
 fn memory_of_another_library_is_registered_like_any_other() {
     let fake = clean_fake();
     let (a, b) = connected(&fake, &roce(), &roce());
-    // The allocation stands for a tensor of another library.
+    // The allocation stands in for a tensor of another library.
     let tensor = GpuMemory::new(&fake, &SimDriver::new(1), LEN);
     let gpu = tensor.device.gpu();
     // SAFETY: the tensor is dropped last, and accessed only by copies.

@@ -1,4 +1,4 @@
-//! InfiniBand links, where a subnet manager numbers the ports.
+//! InfiniBand links, on which a subnet manager numbers the ports.
 
 use fake_ibverbs::DeviceSpec;
 use gdr_rdma::{Endpoint, Error, SendRequest, VerbsError, WrId};
@@ -29,7 +29,7 @@ fn ports_of_one_subnet_reach_each_other_by_lid() {
 fn another_subnet_is_reached_by_gid() {
     let fake = clean_fake();
     let mut far = infiniband("ib_far", 6);
-    // Another subnet prefix; the router's LID would be the subnet manager's to tell.
+    // A different subnet prefix; only the subnet manager would know the router's LID.
     far.ports[0].gids[0].gid[..8].copy_from_slice(&[0xfe, 0xc0, 0, 0, 0, 0, 0, 7]);
     let (a, b) = connected(&fake, &infiniband("ib_near", 5), &far);
     let (source, target) = (a.memory(8), b.memory(8));

@@ -1,5 +1,4 @@
-//! The verbs provider, against a libibverbs whose devices are made up: what no machine of a
-//! developer has is gone through call by call.
+//! The verbs provider, against a libibverbs with fake devices. Covers call by call what developers' machines lack.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Queue pair numbers that a device gives again at once, as firmware may.
+//! Queue pair numbers that a device reuses at once, as firmware may.
 
 use std::sync::mpsc;
 use std::thread;
@@ -15,7 +15,7 @@ fn reusing() -> DeviceSpec {
     }
 }
 
-/// Another queue pair on a side's queue, connected to the other side's.
+/// Creates another queue pair on a side's queue, connected to the other side's queue pair.
 fn another(a: &Side, b: &Side, queue: &CompletionQueue) -> QueuePair {
     let pair = a.domain.queue_pair(&QueuePairOptions::new(queue)).unwrap();
     pair.connect(&b.pair.endpoint(), &options()).unwrap();
@@ -23,7 +23,7 @@ fn another(a: &Side, b: &Side, queue: &CompletionQueue) -> QueuePair {
     pair
 }
 
-/// A side without a queue pair, and one whose is not connected.
+/// Returns a side without a queue pair, and one whose is not connected.
 fn bare(fake: &Fake, spec: &DeviceSpec) -> (Side, Side) {
     (side(fake, spec), side(fake, &roce()))
 }
@@ -51,7 +51,7 @@ fn a_queue_pair_with_the_number_of_one_being_dropped_completes_its_requests() {
             assert!(!end.has_passed());
             thread::yield_now();
         }
-        // Its number is free, and its drop goes on when the new one is there.
+        // Its number is free, and its drop continues once the new one exists.
         let new = another(&a, &b, &a.queue);
         assert_eq!(new.qpn(), number);
         detain(false);

@@ -3,13 +3,13 @@ use gdr_rdma::{Error, NicError, PostError, RecvRequest, SendRequest, WrId};
 
 use crate::fixture::*;
 
-/// Devices with and without what is extended: the same must come out.
+/// Devices with and without extended interfaces; the results must be the same.
 fn kinds() -> [(DeviceSpec, DeviceSpec); 2] {
     let plain = || DeviceSpec {
         extended_queries: false,
         extended_queues: false,
         extended_requests: false,
-        // Devices of mlx5 make their queue pairs by a function of their own.
+        // mlx5 devices create queue pairs with a function of their own.
         scatter_to_cqe: false,
         ..roce()
     };

@@ -43,7 +43,7 @@ impl Pair {
     }
 }
 
-/// Sizes around the edges of slots and of the ring.
+/// Sizes around the boundaries of slots and of the ring.
 fn sizes() -> [u64; 11] {
     let ring = 3 * SLOT;
     let all = LEN - 1;
@@ -67,7 +67,7 @@ fn every_byte_arrives_at_every_size_around_the_edges_of_slots() {
     let mut ends = Pair::new();
     let there = ends.b.memory(LEN as usize);
     for (round, len) in (1..).zip(sizes()) {
-        // To the peer, from an odd place.
+        // To the peer, from an odd offset.
         let sent = pattern(LEN as usize, round);
         ends.memory.write(0, &sent).unwrap();
         let before = fill(&there, round ^ 0x55);
@@ -112,7 +112,7 @@ fn a_transfer_that_the_peer_refuses_fails_and_ends_the_ring() {
             Err(Error::Transfer(_)) => {}
             other => panic!("{other:?}"),
         }
-        // The second time it is refused though the key is right.
+        // The second time it is refused although the key is right.
         wrong = there.remote();
     }
 }

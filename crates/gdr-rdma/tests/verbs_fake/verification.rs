@@ -1,4 +1,4 @@
-//! Registrations of GPU memory are trusted after a checked transfer only.
+//! Registrations of GPU memory are trusted only after a checked transfer.
 
 use fake_ibverbs::{DeviceSpec, Fake, GpuPath};
 use gdr_cuda::SimDriver;
@@ -11,7 +11,7 @@ use crate::gpu_memory::GpuMemory;
 
 const LEN: u64 = 1 << 16;
 
-/// What registering GPU memory with such a device comes to; its bytes must be as before.
+/// Registers GPU memory with such a device; its bytes must be unchanged afterwards.
 fn register(fake: &Fake, spec: &DeviceSpec, access: Access) -> Result<MemoryRegion> {
     fake.add(spec.clone());
     let options = VerbsOptions::new().library(fake.verbs());

@@ -1,5 +1,5 @@
-//! A forked child and the verbs devices of its parent: every operation is refused, and no verb is
-//! called. In a binary of its own, because it forks for real.
+//! A forked child and the verbs devices of its parent: every operation is refused, and no verb is called. A separate
+//! binary, because it forks for real.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +23,7 @@ use gdr_rdma::{
 
 use crate::fixture::*;
 
-/// One test at a time: a lock that another test's thread holds at a fork stays locked in the child.
+/// Serializes the tests: a lock that another test's thread holds at a fork stays locked in the child.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -38,12 +38,12 @@ unsafe fn drop_inherited<T>(value: &T) {
     unsafe { ptr::drop_in_place(ptr::from_ref(value).cast_mut()) };
 }
 
-/// How many verbs the library has seen.
+/// Returns how many verbs the library has seen.
 fn count_calls(fake: &Fake) -> usize {
     fake.report().calls.len()
 }
 
-/// GPU memory on a driver that can flush what a device wrote there.
+/// Returns GPU memory on a driver that can flush what a device wrote there.
 fn gpu_memory(len: u64) -> Arc<DeviceBuffer> {
     let writes = RemoteWrites {
         ordering: WritesOrdering::None,
@@ -64,13 +64,13 @@ fn a_child_is_refused_every_operation_and_its_drops_change_nothing() {
     let write = || {
         SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap())
     };
-    // A queue pair in INIT, and one in RTR, which could go on.
+    // A queue pair in INIT, and one in RTR that could proceed.
     let fresh = a.domain.queue_pair(&QueuePairOptions::new(&a.queue));
     let fresh = fresh.unwrap();
     let half = a.domain.queue_pair(&QueuePairOptions::new(&a.queue));
     let half = half.unwrap();
     half.to_rtr(&b.pair.endpoint(), &options()).unwrap();
-    // A request that is under way, a completion and an event, which stay the parent's.
+    // A request in flight, a completion and an event, all of which stay the parent's.
     hold(&fake, &a.name(), true);
     a.pair.post_send(write()).unwrap();
     fake.fault(&a.name(), Fault::Raise(4242, None));
@@ -91,7 +91,7 @@ fn a_child_is_refused_every_operation_and_its_drops_change_nothing() {
         a.pair.to_error();
         check(a.pair.state() == State::Error, "state")?;
         check(a.device.poll_event().is_none(), "poll_event")?;
-        // SAFETY: the child leaves by `_exit` and uses none of them again.
+        // SAFETY: the child leaves by `_exit` and does not use them again.
         unsafe {
             drop_inherited(&fresh);
             drop_inherited(&half);
@@ -114,7 +114,7 @@ fn a_child_is_refused_every_operation_and_its_drops_change_nothing() {
     );
 }
 
-/// Registered GPU memory that is flushed before completions are returned.
+/// Registers GPU memory that is flushed before completions are returned.
 fn flushed_memory(side: &Side) -> MemoryRegion {
     let buffer = Buffer::staged(gpu_memory(4096)).unwrap();
     let region = side.domain.register(&buffer, Access::all()).unwrap();
@@ -162,14 +162,14 @@ fn a_staging_ring_is_refused_in_a_child_and_stays_usable_in_the_parent() {
         let before = count_calls(&fake);
         refused(ring.write(0, &there.remote(), all, soon()), "write")?;
         refused(ring.read(0, &there.remote(), all, soon()), "read")?;
-        // Also what the parent refuses for another reason.
+        // Also what the parent refuses for a different reason.
         refused(ring.write(1, &there.remote(), all, soon()), "range")?;
         let made = StagingRing::new(&a.domain, Arc::clone(&memory), shape);
         refused(made.map(drop), "new")?;
         let owners = Arc::strong_count(&memory);
         // SAFETY: the child leaves by `_exit` and does not use it again.
         unsafe { drop_inherited(&ring) };
-        // Its part of the GPU memory stays, and would not be freed with the last one.
+        // Its share of the GPU memory stays, and is not freed with the last owner.
         check(Arc::strong_count(&memory) == owners, "the ring was dropped")?;
         check(count_calls(&fake) == before, "a verb was called")
     });

@@ -21,7 +21,7 @@ impl CompletionQueueOps for CompletionQueue {
     }
 
     fn poll_into(&self, most: usize, completions: &mut Vec<Completion>) -> Result<usize> {
-        // The entries are locked while they are taken.
+        // Reserve first: the entries are locked while they are taken.
         completions.reserve(most.min(self.capacity()));
         Ok(self.poll(most, &mut |completion| completions.push(completion))?)
     }

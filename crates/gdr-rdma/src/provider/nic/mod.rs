@@ -1,5 +1,5 @@
-//! The provider of the software NIC: `gdr-nic` with requests that keep their memory registered. The types
-//! belong to that crate, and so do the methods that an implementation here calls by its own name.
+//! The provider of the software NIC: `gdr-nic`, with requests that keep their memory registered. The types come from
+//! that crate, and so do the methods that an implementation here calls under the same name.
 
 mod completion_queue;
 mod device;

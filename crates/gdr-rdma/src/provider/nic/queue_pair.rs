@@ -99,8 +99,8 @@ impl QueuePairOps for QueuePair<Connection> {
         }
         let mut posted = 0;
         let outcome = self.post_sends(|queue| {
-            // What the last request is still to retain. Requests in a row that use one region leave that to the last
-            // of them, which completes after the others.
+            // What the last request still has to retain. Consecutive requests on one region leave that to the last of
+            // them, which completes after the others.
             let mut last: Option<&mut Data> = None;
             let mut outcome = Ok::<(), PostError>(());
             for request in requests {
@@ -146,8 +146,8 @@ impl QueuePairOps for QueuePair<Connection> {
     }
 }
 
-/// Posts a receive. A refused request stays whole; it is dropped after the engine is unlocked, as parameters
-/// are.
+/// Posts a receive. A refused request stays whole, and is dropped after the engine is unlocked, because parameters are
+/// dropped last.
 pub(crate) fn post_recv<S: Service>(pair: &QueuePair<S>, mut request: RecvRequest) -> Result<()> {
     let posted = pair.post_recvs(|queue| {
         queue.push(&gdr_roce::RecvRequest {
@@ -160,11 +160,11 @@ pub(crate) fn post_recv<S: Service>(pair: &QueuePair<S>, mut request: RecvReques
     Ok(posted?)
 }
 
-/// A request to be posted later.
+/// A request to post later.
 struct PreparedRequest<'a> {
     queue_pair: &'a QueuePair<Connection>,
     request: SendRequest,
-    /// A copy for the next post, whose segments go to the engine.
+    /// A copy for the next post, which passes its segments to the engine.
     next: SendRequest,
 }
 

@@ -1,4 +1,4 @@
-//! Requests as the NIC takes them, and what they keep registered.
+//! Requests in the form that the NIC takes, and what they keep registered.
 
 use gdr_nic::RetainedList;
 use smallvec::SmallVec;
@@ -9,16 +9,16 @@ use crate::work_request::{Data, RecvRequest, Segments};
 /// The segments of a request, by key.
 pub(crate) type KeyedSegments = SmallVec<[gdr_roce::Segment; 2]>;
 
-/// The segments of a request, by key.
+/// Returns the segments of a request, by key.
 pub(crate) fn keyed(segments: &[Segment]) -> KeyedSegments {
     segments.iter().map(Segment::raw).collect()
 }
 
-/// The data of a request, whose segments are put into `keyed`.
+/// Returns the data of a request, whose segments are put into `keyed`.
 pub(crate) fn data<'a>(data: &'a Data, keyed: &'a mut KeyedSegments) -> gdr_roce::Data<'a> {
     match data {
         Data::Segments(segments) => {
-            // Mostly it is a single one, for which `extend` takes longer.
+            // Usually a single segment, for which `extend` takes longer.
             for segment in segments {
                 keyed.push(segment.raw());
             }
@@ -28,7 +28,7 @@ pub(crate) fn data<'a>(data: &'a Data, keyed: &'a mut KeyedSegments) -> gdr_roce
     }
 }
 
-/// Takes the segments out of the data of a request that was posted: what the NIC is to retain.
+/// Takes the segments out of a posted request's data, for the NIC to retain.
 pub(crate) fn take(data: &mut Data) -> RetainedList {
     match data {
         Data::Segments(segments) => retained(segments),

@@ -21,13 +21,13 @@ use crate::types::CqNumber;
 use gdr_nic::Deadline;
 use gdr_process::lock::lock;
 
-/// How many completions are polled at a time, at most.
+/// Maximum number of completions per poll.
 const BATCH: usize = 16;
 
 /// How long a waiter polls before it sleeps.
 const BUSY_POLL: Duration = Duration::from_micros(50);
 
-/// A completion queue, which is created when it is first needed.
+/// A completion queue, created when first needed.
 #[derive(Debug)]
 pub(super) struct VerbsCompletionQueue {
     context: Arc<Context>,
@@ -50,7 +50,7 @@ unsafe impl Sync for Raw {}
 
 #[derive(Debug, Default)]
 struct State {
-    /// Completions that were polled and not yet returned.
+    /// Completions that were polled but not yet returned.
     polled: VecDeque<Completion>,
     /// Bytes of the polled completions may not be visible in GPU memory yet.
     unflushed: bool,
@@ -58,8 +58,8 @@ struct State {
     qps: QueuePairTable,
 }
 
-/// Outstanding requests of queue pairs, ordered by QPN. Every completion is looked up here, mostly among
-/// few queue pairs, where a list is searched faster than a tree.
+/// Outstanding requests of queue pairs, ordered by QPN. Every completion is looked up here, usually among few queue
+/// pairs, where searching a list is faster than searching a tree.
 #[derive(Debug, Default)]
 struct QueuePairTable(Vec<(u32, Arc<OutstandingRequests>)>);
 
@@ -140,13 +140,12 @@ impl VerbsCompletionQueue {
         lock(&self.state).qps.insert(qpn, requests);
     }
 
-    /// Removes a queue pair, which is about to be destroyed; its further completions are dropped.
+    /// Removes a queue pair that is about to be destroyed. Its further completions are dropped.
     pub(super) fn remove_qp(&self, qpn: u32) {
         lock(&self.state).qps.remove(qpn);
     }
 
-    /// Polls the queue. Returns the first completion, unless a flush has to come before it; keeps the
-    /// others in `state`.
+    /// Polls the queue. Returns the first completion, unless a flush must precede it, and keeps the others in `state`.
     ///
     /// # Safety
     /// The queue is alive.
@@ -163,7 +162,7 @@ impl VerbsCompletionQueue {
         };
         // Completions of destroyed queue pairs are dropped.
         let mut first = translate(wc, &state.qps);
-        // The usual case, which the latency of a message includes: one completion, for the caller.
+        // The common case, which counts towards message latency: one completion, for the caller.
         if let Some(completion) = &first
             && brought_bytes(completion)
             && !self.context.flushes().is_empty()
@@ -180,8 +179,8 @@ impl VerbsCompletionQueue {
         Ok(first)
     }
 
-    /// Returns the first polled completion, after a flush if bytes arrived with it. If the flush
-    /// fails, the completion stays, and the next call flushes again.
+    /// Returns the first polled completion, after a flush if bytes arrived with it. If the flush fails, the completion
+    /// is kept, and the next call flushes again.
     fn next(&self, state: &mut State) -> std::result::Result<Option<Completion>, VerbsError> {
         if state.unflushed && state.polled.front().is_some_and(brought_bytes) {
             self.context.flushes().run().map_err(VerbsError::Flush)?;
@@ -194,7 +193,7 @@ impl VerbsCompletionQueue {
     fn drain_channel(&self, raw: &Raw) {
         let verbs = self.context.verbs();
         let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is alive and non-blocking; its events are only of this queue.
+        // SAFETY: the channel is alive and non-blocking, and its events belong only to this queue.
         unsafe {
             while verbs
                 .ibv_get_cq_event(raw.channel.as_ptr(), &mut queue, &mut context)
@@ -251,7 +250,7 @@ impl CompletionQueueOps for VerbsCompletionQueue {
             // SAFETY: the queue is alive.
             unsafe { ibv_req_notify_cq(raw.queue.as_ptr(), Notify::Next) }
                 .map_err(|error| self.context.failed(error))?;
-            // Completions that arrived before the request cause no event.
+            // Completions that arrived before the request raise no event.
             if let Some(completion) = self.poll()? {
                 return Ok(Some(completion));
             }
@@ -300,7 +299,7 @@ impl Drop for VerbsCompletionQueue {
     }
 }
 
-/// Translates a completion; `None` for one of a destroyed queue pair.
+/// Translates a completion; returns `None` for a destroyed queue pair.
 #[inline]
 fn translate(wc: &ibv_wc, qps: &QueuePairTable) -> Option<Completion> {
     let posted = qps.get(wc.qp_num)?.complete(wc.wr_id)?;
@@ -356,7 +355,7 @@ fn translate(wc: &ibv_wc, qps: &QueuePairTable) -> Option<Completion> {
     })
 }
 
-/// Whether bytes arrived with a completion.
+/// Returns whether bytes arrived with a completion.
 fn brought_bytes(completion: &Completion) -> bool {
     let here = completion.opcode.is_receive()
         || matches!(

@@ -1,4 +1,4 @@
-//! An open kernel device, with the port and the GID that are used.
+//! An open kernel device, with the port and the GID in use.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -29,14 +29,14 @@ use gdr_nic::{BoundedQueue, Loss};
 /// On-demand paging, in `general_caps`.
 const IBV_ODP_SUPPORT: u32 = ibv_odp_general_caps::IBV_ODP_SUPPORT.0;
 
-/// How many events are kept for a program that does not take them.
+/// Number of events to keep for a program that does not take them.
 const EVENTS: usize = 1024;
 
 /// The longest sleep of a waiter, in nanoseconds: another thread may have taken the event that would
 /// have woken it.
 pub(super) const SLICE_NS: i64 = 10_000_000;
 
-/// An open device. It is closed when it and every object made from it have been dropped.
+/// An open device. It is closed when it and every object created from it have been dropped.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(super) verbs: &'static Verbs,
@@ -51,7 +51,7 @@ pub(crate) struct Context {
     pub(super) on_demand: bool,
     pub(super) verification: Verification,
     pub(super) max_sge: u32,
-    /// How many READs and atomics a queue pair can have outstanding.
+    /// Maximum number of outstanding READs and atomics per queue pair.
     pub(super) max_reads: i32,
     pub(super) events: BoundedQueue<AsyncEvent>,
     pub(super) gone: AtomicBool,
@@ -59,9 +59,8 @@ pub(crate) struct Context {
     pub(super) origin: ProcessId,
 }
 
-// SAFETY: libibverbs' objects may be used from any thread, several at a time (libibverbs is
-// thread-safe, `ibv_open_device(3)` and rdma-core's Documentation/libibverbs.md); destruction
-// happens only in drops, when there is no other owner.
+// SAFETY: libibverbs is thread-safe (`ibv_open_device(3)`, and rdma-core's Documentation/libibverbs.md), so its objects
+// may be used from several threads at a time. They are destroyed only in drops, when there is no other owner.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -94,7 +93,7 @@ impl Context {
             }
             match Self::open_device(verbs, device, name, options) {
                 Ok(context) => return Ok(context),
-                // Of several devices, the first is the one that users expect.
+                // Of several devices, users expect the first.
                 Err(error) => {
                     refusal.get_or_insert(error);
                 }
@@ -117,9 +116,9 @@ impl Context {
             limit: lock_limit(),
             source,
         };
-        // SAFETY: the list that has the device is alive in the caller.
+        // SAFETY: the caller keeps the list with this device alive.
         let context = unsafe { verbs.ibv_open_device(device) }.map_err(failed)?;
-        // From here on the drop closes the device.
+        // From here on, dropping this closes the device.
         let mut opened = Self {
             verbs,
             context,
@@ -155,12 +154,12 @@ impl Context {
 
     /// Selects port and GID.
     fn set_up(&mut self, options: &VerbsOptions) -> std::result::Result<(), VerbsError> {
-        // First of all, as every failure also reads the events.
+        // Do this first, because every failure also reads the events.
         self.set_nonblocking()?;
         // SAFETY: the context is open, by this library.
         let attr = unsafe { self.verbs.ibv_query_device_ex(self.context.as_ptr()) }
             .map_err(|source| self.failed(source))?;
-        // This is also 0 if the library has no extended query.
+        // 0 also if the library has no extended query.
         let paging = attr.odp_caps.general_caps & u64::from(IBV_ODP_SUPPORT);
         if options.on_demand && paging == 0 {
             return Err(VerbsError::NoOnDemandPaging {
@@ -287,7 +286,7 @@ impl Context {
         self.port
     }
 
-    /// What must be flushed before completions of arrived bytes are returned.
+    /// Returns what must be flushed before completions of arrived bytes are returned.
     pub(super) fn flushes(&self) -> &FlushList {
         &self.flushes
     }
@@ -296,7 +295,7 @@ impl Context {
         &self.gid
     }
 
-    /// Whether the port's link layer is InfiniBand.
+    /// Returns whether the port's link layer is InfiniBand.
     pub(super) fn is_infiniband(&self) -> bool {
         self.link_layer == IBV_LINK_LAYER_INFINIBAND
     }
@@ -316,13 +315,13 @@ impl Context {
         }
     }
 
-    /// Whether this process may destroy an object of the device. A destroy verb of a forked child uses
-    /// the same descriptor, and would destroy the parent's object.
+    /// Returns whether this process may destroy an object of the device. A destroy verb of a forked child uses the same
+    /// descriptor, and would destroy the parent's object.
     pub(super) fn may_destroy(&self) -> bool {
         self.origin.is_current()
     }
 
-    /// Whether the device has reported that it failed permanently.
+    /// Returns whether the device has reported that it failed permanently.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -337,13 +336,13 @@ impl Context {
                     .ibv_get_async_event(self.raw(), event.as_mut_ptr())
             };
             if taken.is_err() {
-                // There is no event; the descriptor is non-blocking.
+                // No event: the descriptor is non-blocking.
                 return;
             }
             // SAFETY: it was written.
             let mut event = unsafe { event.assume_init() };
             let translated = self.translate(&event);
-            // SAFETY: it is unchanged, and acknowledged once.
+            // SAFETY: the event is unchanged, and acknowledged once.
             unsafe { self.verbs.ibv_ack_async_event(&mut event) };
             tracing::debug!(device = self.name, event = ?translated, "asynchronous event");
             self.events.push(translated);
@@ -352,7 +351,7 @@ impl Context {
 
     fn translate(&self, event: &ibv_async_event) -> AsyncEvent {
         let pair = |event_of_pair| {
-            // SAFETY: these types name a queue pair, which cannot be destroyed before the event is
+            // SAFETY: events of these types name a queue pair, which cannot be destroyed before the event is
             // acknowledged.
             let qpn = Qpn::new(unsafe { (*event.element.qp).qp_num });
             AsyncEvent::QueuePair {
@@ -360,7 +359,7 @@ impl Context {
                 event: event_of_pair,
             }
         };
-        // SAFETY: any bytes are a number; it is used only for types that the union can hold.
+        // SAFETY: any bytes form a valid number, and it is used only for event types that set it.
         let number = unsafe { event.element.port_num };
         let port = u8::try_from(number).unwrap_or(0);
         match event.event_type {
@@ -386,14 +385,14 @@ impl Drop for Context {
         if !self.may_destroy() {
             return;
         }
-        // SAFETY: every object made from it held it and is gone.
+        // SAFETY: every object created from it held it, and is gone.
         if let Err(error) = unsafe { self.verbs.ibv_close_device(self.context.as_ptr()) } {
             tracing::warn!(device = self.name, %error, "the device cannot be closed");
         }
     }
 }
 
-/// Sleeps until a descriptor is readable, for [`SLICE_NS`] at most.
+/// Sleeps until a descriptor is readable, for at most [`SLICE_NS`].
 pub(super) fn sleep_on(fd: BorrowedFd<'_>, deadline: Deadline) {
     let left = i64::try_from(deadline.remaining().as_nanos()).unwrap_or(i64::MAX);
     let limit = Timespec {
@@ -414,27 +413,27 @@ pub(super) fn nonblocking(fd: BorrowedFd<'_>) -> std::result::Result<(), VerbsEr
         })
 }
 
-/// The name of a device.
+/// Returns the name of a device.
 pub(super) fn device_name(verbs: &Verbs, device: *mut ibv_device) -> String {
     // SAFETY: the device is in a list that the caller holds, and names are C strings.
     let name = unsafe { CStr::from_ptr(verbs.ibv_get_device_name(device)) };
     name.to_string_lossy().into_owned()
 }
 
-/// A GID as an IPv6 address.
+/// Returns a GID as an IPv6 address.
 pub(super) fn address_of(gid: &ibv_gid) -> Ipv6Addr {
     // SAFETY: every variant of the union is sixteen bytes.
     Ipv6Addr::from(unsafe { gid.raw })
 }
 
-/// An address as a GID: an IPv4 one mapped into IPv6.
+/// Returns an address as a GID: an IPv4 one mapped into IPv6.
 pub(super) fn gid_of(address: IpAddr) -> ibv_gid {
     ibv_gid {
         raw: bytes_of(address),
     }
 }
 
-/// The bytes of an address as a GID.
+/// Returns the bytes of an address as a GID.
 pub(super) fn bytes_of(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -450,12 +449,12 @@ fn mtu(code: u32) -> Mtu {
         .unwrap_or(Mtu::B256)
 }
 
-/// The limit of locked memory in bytes.
+/// Returns the limit of locked memory in bytes.
 pub(super) fn lock_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
 
-/// Whether an error of a state change may be caused by the route to the peer.
+/// Returns whether an error of a state change may be caused by the route to the peer.
 pub(super) fn is_routing_error(errno: Errno) -> bool {
     matches!(
         errno,

@@ -1,4 +1,4 @@
-//! A kernel device as a provider's device.
+//! A kernel device, as a device of the provider.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -43,9 +43,8 @@ impl DeviceOps for Context {
         Some(&self.gid)
     }
 
-    /// Fails in a child of the process that opened the device: the two share the descriptor of the
-    /// device and its queues in memory, and a lock may be held by a thread that exists only in the
-    /// parent.
+    /// Fails in a child of the process that opened the device. Parent and child share the device's descriptor and its
+    /// queues in memory, and a lock may be held by a thread that exists only in the parent.
     fn check_process(&self) -> Result<()> {
         if self.origin.is_current_fast() {
             Ok(())

@@ -28,7 +28,7 @@ pub struct VerbsDevice {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceAttributes {
-    /// The version of its firmware; empty for a software device.
+    /// Firmware version; empty for a software device.
     pub firmware: String,
     /// Whether it can register memory without pinning it (on-demand paging).
     pub on_demand_paging: bool,
@@ -40,9 +40,8 @@ pub struct DeviceAttributes {
 
 /// Whether a device registers memory by dma-buf.
 ///
-/// Probed by registering the descriptor -1: a driver that supports dma-buf returns EBADF, one that
-/// does not EOPNOTSUPP. Whether the device reaches the memory of a certain GPU only a registration
-/// shows.
+/// Probed by registering the descriptor -1: a driver that supports dma-buf returns EBADF, and one that does not returns
+/// EOPNOTSUPP. Only a registration shows whether the device can access the memory of a particular GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DmaBufSupport {
@@ -50,7 +49,7 @@ pub enum DmaBufSupport {
     Supported,
     /// It does not, for this reason.
     Unsupported(String),
-    /// The probe had another result.
+    /// The probe had a different result.
     Unknown(String),
 }
 
@@ -74,7 +73,7 @@ pub struct VerbsPort {
     pub lid: u16,
     /// Its GIDs.
     pub gids: Vec<VerbsGid>,
-    /// The GID that is used by default, or why there is none.
+    /// The GID used by default, or why there is none.
     pub chosen: Result<ChosenGid, String>,
 }
 
@@ -89,8 +88,8 @@ pub struct VerbsGid {
     pub interface: Option<String>,
 }
 
-/// Lists the devices of `verbs`, or else of the libibverbs that is found, by name. One that cannot
-/// be opened or queried is listed with the reason.
+/// Lists the devices of `verbs`, or of the libibverbs that is found, by name. A device that cannot be opened or queried
+/// is listed with the reason.
 pub(crate) fn discover(verbs: Option<&'static Verbs>) -> Result<Vec<VerbsDevice>, VerbsError> {
     let verbs = match verbs {
         Some(verbs) => verbs,
@@ -189,8 +188,8 @@ impl Open {
 
     fn probe_dma_buf(&self) -> Result<(), VerbError> {
         let verbs = self.verbs;
-        // SAFETY: the context is open; the domain is freed below, after the region that is made from
-        // it, and the descriptor has no memory.
+        // SAFETY: the context is open. The domain is freed below, after the region that is created from it, and the
+        // descriptor refers to no memory.
         unsafe {
             let domain = verbs.ibv_alloc_pd(self.context.as_ptr())?;
             let probed = verbs
@@ -206,14 +205,14 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // SAFETY: every object made from the context is gone.
+        // SAFETY: every object created from the context is gone.
         if let Err(error) = unsafe { self.verbs.ibv_close_device(self.context.as_ptr()) } {
             tracing::warn!(%error, "a device cannot be closed");
         }
     }
 }
 
-/// Returns the C string in an array; an empty one if it is not terminated.
+/// Returns the C string in an array, or an empty string if it is not terminated.
 fn text(bytes: &[std::ffi::c_char]) -> String {
     let bytes: Vec<u8> = bytes.iter().map(|byte| *byte as u8).collect();
     CStr::from_bytes_until_nul(&bytes)
@@ -229,7 +228,7 @@ fn state(state: ibv_port_state) -> String {
     }
 }
 
-/// The name of a network interface.
+/// Returns the name of a network interface.
 fn interface(index: u32) -> Option<String> {
     if index == 0 {
         return None;
@@ -239,7 +238,7 @@ fn interface(index: u32) -> Option<String> {
     Some(name.as_str().to_owned())
 }
 
-/// Gbit/s of all lanes, from the encodings of the InfiniBand specification's PortInfo (14.2.5.6).
+/// Returns the Gbit/s of all lanes, from the encodings of the InfiniBand specification's PortInfo (14.2.5.6).
 fn gigabits(attr: &ibv_port_attr) -> Option<f64> {
     let lanes = match attr.active_width {
         1 => 1.0,

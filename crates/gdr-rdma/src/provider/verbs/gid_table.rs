@@ -9,7 +9,7 @@ use gdr_verbs_sys::{
 use super::context::address_of;
 use crate::types::{GidEntry, GidType};
 
-/// How many entries of a table are read.
+/// Maximum number of table entries to read.
 const ENTRIES: usize = 1024;
 
 /// An entry, and the index of its network interface; 0 if it has none or the index is unknown.
@@ -73,7 +73,7 @@ unsafe fn read_each(
                     index: index.unsigned_abs(),
                     gid,
                     kind: if attr.link_layer == IBV_LINK_LAYER_ETHERNET {
-                        // mlx5 and rxe list v1 before v2 of each address.
+                        // mlx5 and rxe list v1 before v2 for each address.
                         GidType::RoceV1
                     } else {
                         GidType::InfiniBand

@@ -20,7 +20,7 @@ use gdr_nic::BufferKind;
 struct VerbsRegion {
     domain: Arc<VerbsDomain>,
     region: NonNull<ibv_mr>,
-    /// Open as long as the registration: some drivers attach again after an invalidation.
+    /// Kept open as long as the registration, because some drivers attach again after an invalidation.
     _dma_buf: Option<OwnedFd>,
 }
 
@@ -29,8 +29,8 @@ unsafe impl Send for VerbsRegion {}
 // SAFETY: as for `Context`.
 unsafe impl Sync for VerbsRegion {}
 
-/// Registers part of a buffer by the first method that the device accepts and is not rejected. The
-/// caller keeps the buffer alive as long as the registration.
+/// Registers part of a buffer with the first method that the device accepts and that is not rejected. The caller keeps
+/// the buffer alive as long as the registration.
 pub(super) fn register(
     domain: &Arc<VerbsDomain>,
     range: &MemoryRange,
@@ -82,8 +82,8 @@ fn register_gpu(
         return Err(VerbsError::ManagedMemory);
     }
     if let Err(error) = gpu.synchronize_copies() {
-        // VMM and pool memory have no such attribute on some drivers; there a program must wait for
-        // its own copies before it lets the device access the memory, as it has to anyway.
+        // On some drivers, VMM and pool memory have no such attribute. The program must then wait for its own copies
+        // before it lets the device access the memory, as it must anyway.
         tracing::debug!(%error, "CUDA does not synchronize copies of this memory");
     }
     let refused =
@@ -113,7 +113,7 @@ fn register_gpu(
     }
 }
 
-/// Registers by an address of the process, or by one of CUDA that a peer-memory module claims.
+/// Registers by an address of the process, or by a CUDA address that a peer-memory module claims.
 fn register_address(
     domain: &VerbsDomain,
     address: u64,
@@ -124,7 +124,7 @@ fn register_address(
     let start = ptr::with_exposed_provenance_mut(address as usize);
     let flags = access_flags(range.access, context.relaxed_ordering).0 | more_flags;
     let pd = domain.raw()?;
-    // SAFETY: the domain is alive; the caller keeps the memory as long as the registration.
+    // SAFETY: the domain is alive, and the caller keeps the memory as long as the registration.
     Ok(unsafe {
         context
             .verbs()
@@ -147,8 +147,7 @@ fn register_dma_buf(
     let iova = gpu.ptr().get() + offset;
     let fd = export.fd.as_fd().as_raw_fd();
     let pd = domain.raw()?;
-    // SAFETY: the domain is alive; the descriptor, which keeps the memory, is kept as long as the
-    // registration.
+    // SAFETY: the domain is alive. The descriptor, which keeps the memory alive, is kept as long as the registration.
     let registered = unsafe {
         context
             .verbs()
@@ -186,7 +185,7 @@ impl Drop for VerbsRegion {
             return;
         }
         let verbs = self.domain.context().verbs();
-        // SAFETY: it is registered, and no outstanding request names it: requests hold it.
+        // SAFETY: it is registered, and no outstanding request names it, because requests hold it.
         if let Err(error) = unsafe { verbs.ibv_dereg_mr(self.region.as_ptr()) } {
             tracing::warn!(%error, "a memory region is not deregistered");
         }

@@ -1,4 +1,4 @@
-//! The outstanding requests of a queue pair, by the number that the device knows them by.
+//! Outstanding requests of a queue pair, by the number that the device knows them by.
 
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,18 +11,17 @@ use crate::work_request::Segments;
 use gdr_nic::outstanding::{Outstanding, OutstandingQueue};
 use gdr_process::lock::lock;
 
-/// This bit is set in the number of a receive.
+/// Set in the number of a receive.
 const RECEIVE: u64 = 1 << 63;
 
-/// How many numbers a queue pair reserves of [`NUMBERS`] at a time.
+/// How many numbers a queue pair reserves from [`NUMBERS`] at a time.
 const BLOCK: u64 = 1 << 16;
 
-/// The first number that no queue pair of this process has reserved. Firmware reuses the number of
-/// a destroyed queue pair, and some devices keep completions of the old one: request numbers that
-/// are never reused tell them apart.
+/// First number that no queue pair of this process has reserved. Firmware reuses the number of a destroyed queue pair,
+/// and some devices keep completions of the old one. Request numbers that are never reused tell them apart.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
-/// What a completion does not report reliably.
+/// Properties that a completion does not report reliably.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Posted {
     pub(super) id: WrId,
@@ -38,7 +37,7 @@ pub(super) struct OutstandingRequests(Mutex<Queues>);
 
 #[derive(Debug, Default)]
 struct Queues {
-    /// The next number, and the end of the reserved ones.
+    /// Next number, and end of the reserved numbers.
     next: u64,
     end: u64,
     sends: OutstandingQueue<Segments, Posted>,
@@ -46,7 +45,7 @@ struct Queues {
 }
 
 impl Queues {
-    /// The queue of the request of this number.
+    /// Returns the queue of the request of this number.
     fn queue(&mut self, number: u64) -> &mut OutstandingQueue<Segments, Posted> {
         match number & RECEIVE {
             0 => &mut self.sends,
@@ -58,14 +57,13 @@ impl Queues {
 impl OutstandingRequests {
     /// Locks the table until requests are posted and added to it.
     ///
-    /// The requests of a queue complete in the order in which they were posted. The lock is held
-    /// over both steps, so that the device and the table have the same order, and so that a request
-    /// is in the table before its completion is looked up.
+    /// The requests of a queue complete in the order of posting. The lock is held during both steps, so that device and
+    /// table have the same order, and a request is in the table before its completion is looked up.
     pub(super) fn begin_post(&self) -> Posting<'_> {
         Posting(lock(&self.0))
     }
 
-    /// Removes the request of this number, which has completed, and all before it in its queue.
+    /// Removes the completed request with this number, and all before it in its queue.
     #[inline]
     pub(super) fn complete(&self, number: u64) -> Option<Posted> {
         let mut queues = lock(&self.0);
@@ -103,8 +101,7 @@ impl Posting<'_> {
         self.send_numbers(1) | RECEIVE
     }
 
-    /// Returns the first of `count` consecutive numbers of sends. They are used up by
-    /// [`Posting::add_send`].
+    /// Returns the first of `count` consecutive numbers for sends. [`Posting::add_send`] uses them up.
     pub(super) fn send_numbers(&mut self, count: usize) -> u64 {
         let (count, queues) = (count as u64, &mut *self.0);
         if queues.end - queues.next < count {

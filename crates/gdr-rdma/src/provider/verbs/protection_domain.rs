@@ -12,7 +12,7 @@ use crate::error::{Result, VerbsError};
 use crate::memory_region::{MemoryRange, Registration, RejectedMethods};
 use crate::provider::{DomainOps, QueuePairInit, QueuePairOps};
 
-/// A protection domain, which is allocated when it is first needed.
+/// A protection domain, allocated when first needed.
 #[derive(Debug)]
 pub(super) struct VerbsDomain {
     context: Arc<Context>,
@@ -42,7 +42,7 @@ impl VerbsDomain {
 
     pub(super) fn raw(&self) -> std::result::Result<*mut ibv_pd, VerbsError> {
         let allocated = self.allocated.get_or_init(|| {
-            // SAFETY: the context is open, and this holds it.
+            // SAFETY: the context is open, and held by this.
             unsafe { self.context.verbs().ibv_alloc_pd(self.context.raw()) }.map(Raw)
         });
         match allocated {
@@ -77,7 +77,7 @@ impl Drop for VerbsDomain {
         if !self.context.may_destroy() {
             return;
         }
-        // SAFETY: regions and queue pairs of the domain hold it, so there are none left.
+        // SAFETY: regions and queue pairs of the domain hold it, so none are left.
         if let Err(error) = unsafe { self.context.verbs().ibv_dealloc_pd(raw.0.as_ptr()) } {
             tracing::warn!(%error, "a protection domain is not released");
         }

@@ -24,10 +24,10 @@ use crate::provider::{DeviceOps, PreparedSendOps, QueuePairInit, QueuePairOps, d
 use crate::types::{ConnectionOptions, Endpoint, Lid, SourcePort};
 use crate::work_request::{RecvRequest, SendRequest};
 
-/// The segments of a request, if the device supports as many.
+/// Segments per request, if the device supports that many.
 const SEGMENTS: u32 = 16;
 
-/// The operations for which extended requests are used.
+/// Operations for which extended requests are used.
 const REQUESTS: [ibv_qp_create_send_ops_flags; 7] = [
     ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_RDMA_WRITE,
     ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
@@ -38,7 +38,7 @@ const REQUESTS: [ibv_qp_create_send_ops_flags; 7] = [
     ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
 ];
 
-/// The exponent that encodes the longest ACK timeout of a device: 2.4 hours.
+/// Exponent of the longest ACK timeout of a device: 2.4 hours.
 const LONGEST_TIMEOUT: u8 = 31;
 
 /// The hop limit of packets.
@@ -153,7 +153,7 @@ impl VerbsQueuePair {
     ) -> std::result::Result<NonNull<ibv_qp>, VerbError> {
         match Self::create_with(context, attr) {
             Err(error) if attr.cap.max_inline_data > 0 => {
-                // Some devices have no inline data, or less; their requests are refused then.
+                // Some devices support no inline data, or less. They then refuse such requests.
                 attr.cap.max_inline_data = 0;
                 tracing::debug!(%error, "the queue pair has no inline data");
                 Self::create_with(context, attr)
@@ -162,22 +162,22 @@ impl VerbsQueuePair {
         }
     }
 
-    /// Creates a queue pair. It may access GPU memory, which the CPU cannot address: the library must
-    /// not copy small messages to their segments itself (mlx5 would).
+    /// Creates a queue pair. It may access GPU memory, which the CPU cannot address, so the library must not copy small
+    /// messages to their segments itself (as mlx5 would).
     fn create_with(
         context: &Context,
         attr: &mut ibv_qp_init_attr_ex,
     ) -> std::result::Result<NonNull<ibv_qp>, VerbError> {
         let verbs = context.verbs();
-        // SAFETY: the context is open, and the domain and the queues are alive and its own; the queue
-        // pair will hold them.
+        // SAFETY: the context is open, and the domain and the queues are alive and belong to it. The queue pair will
+        // hold them.
         let created = unsafe { verbs.mlx5_create_qp_without_scatter(context.raw(), attr) };
         // SAFETY: as above.
         created.unwrap_or_else(|| unsafe { verbs.ibv_create_qp_ex(context.raw(), attr) })
     }
 
     fn number(&self) -> u32 {
-        // SAFETY: the queue pair is alive; its number never changes.
+        // SAFETY: the queue pair is alive, and its number never changes.
         unsafe { self.qp.as_ref().qp_num }
     }
 
@@ -197,15 +197,15 @@ impl VerbsQueuePair {
         unsafe { verbs.ibv_modify_qp(self.qp.as_ptr(), attr, mask as i32) }
     }
 
-    /// Whether packets to the peer need a global route header: on Ethernet all do, on InfiniBand
-    /// those to another subnet, whose GIDs have another prefix.
+    /// Returns whether packets to the peer need a global route header. On Ethernet all do; on InfiniBand only packets
+    /// to another subnet, whose GIDs have a different prefix.
     fn needs_global_route(&self, peer: &Endpoint) -> bool {
         let context = self.domain.context();
         let prefix = |address| u128::from_be_bytes(bytes_of(address)) >> 64;
         !context.is_infiniband() || prefix(context.address().ip()) != prefix(peer.address.ip())
     }
 
-    /// Whether the device does not support so many READs and atomics at a time.
+    /// Returns whether the device does not support this many outstanding READs and atomics.
     fn reads_too_many(&self, asked: u8) -> bool {
         i32::from(asked) > self.domain.context().max_reads
     }
@@ -381,20 +381,20 @@ impl Drop for VerbsQueuePair {
         let verbs = self.domain.context().verbs();
         // The library waits until all events of the queue pair are acknowledged.
         self.domain.context().take_events();
-        // Before the device may reuse its number for another one of the same queues.
+        // Do this before the device may reuse its number for another queue pair of the same queues.
         for queue in &self.queues {
             queue.remove_qp(number);
         }
-        // SAFETY: it is alive and not used again. The memory of its requests stays registered until
-        // it is destroyed: `outstanding` is dropped after this.
+        // SAFETY: it is alive and not used again. The memory of its requests stays registered until it is destroyed,
+        // because `outstanding` is dropped after this.
         if let Err(error) = unsafe { verbs.ibv_destroy_qp(self.qp.as_ptr()) } {
             tracing::warn!(%error, "a queue pair is not destroyed");
         }
     }
 }
 
-/// The ACK timeout with which all attempts together take [`ConnectionOptions::give_up_after`] (IBTA
-/// 9.7.6.1.3: the device waits between one and four times the timeout).
+/// Returns the ACK timeout with which all attempts together take [`ConnectionOptions::give_up_after`] (IBTA 9.7.6.1.3:
+/// the device waits between one and four times the timeout).
 fn ack_timeout(options: &ConnectionOptions) -> AckTimeout {
     let Some(limit) = options.give_up_after else {
         return options.timeout;
@@ -413,8 +413,7 @@ fn ack_timeout(options: &ConnectionOptions) -> AckTimeout {
         .unwrap_or(longest)
 }
 
-/// Whether an extended queue pair failed because the device does not support it: a plain
-/// one may work.
+/// Returns whether an extended queue pair failed because the device does not support it, so that a plain one may work.
 fn is_unsupported(error: VerbError) -> bool {
     matches!(
         error.errno(),
@@ -425,7 +424,7 @@ fn is_unsupported(error: VerbError) -> bool {
 fn attributes(state: ibv_qp_state) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: state,
-        // SAFETY: numbers, and a union of bytes.
+        // SAFETY: the structure consists of numbers and a union of bytes.
         ..unsafe { MaybeUninit::zeroed().assume_init() }
     }
 }
@@ -454,7 +453,7 @@ mod tests {
             let time = with(Some(seconds)).duration().unwrap();
             let limit = Duration::from_secs(seconds);
             assert!(time * 8 >= limit, "{seconds} s");
-            // No longer than necessary: half of it would be too short.
+            // No longer than necessary: half of the timeout would be too short.
             assert!(time * 4 < limit || time == AckTimeout::new(14).duration().unwrap());
         }
         assert_eq!(with(Some(0)), AckTimeout::new(14));

@@ -23,17 +23,17 @@ use crate::provider::{PreparedSendOps, QueuePairOps};
 use crate::work_request::Segments;
 use crate::work_request::{Data, RecvRequest, SendRequest};
 
-/// A request of a list that was checked.
+/// A request of a list, after it was checked.
 struct Checked {
     posted: Posted,
-    /// Its segments as the device takes them; none for inline data.
+    /// Its segments in the device's form; none for inline data.
     sges: SmallVec<[ibv_sge; 2]>,
 }
 
 impl VerbsQueuePair {
-    /// Posts requests in order, up to the first that is refused.
+    /// Posts requests in order, until one is refused.
     pub(super) fn post_send_list(&self, requests: &mut [SendRequest]) -> (usize, Result<()>) {
-        // The usual case, which the latency of a message includes: one call of the library.
+        // The common case, which counts towards message latency: one call of the library.
         if let [request] = requests {
             return match self.post_one(request) {
                 Ok(()) => (1, Ok(())),
@@ -71,7 +71,7 @@ impl VerbsQueuePair {
         if let Some(qp) = self.extended
             && count > 1
         {
-            // This posts all or none. If there is no room for all, they are posted one by one.
+            // This posts all or none. Without room for all, they are posted one by one.
             match self.post_extended(qp, requests, checked) {
                 Ok(()) => return (count, Ok(())),
                 Err(error) => tracing::debug!(%error, "a batch is posted one by one"),
@@ -115,8 +115,7 @@ impl VerbsQueuePair {
         self.post_described(&mut describe(request), request, posted, sges, segments)
     }
 
-    /// Posts a request that [`describe`] has described; `keep` returns the segments that are kept until
-    /// it completes.
+    /// Posts a request that [`describe`] has described. `keep` returns the segments to keep until it completes.
     #[inline]
     fn post_described(
         &self,
@@ -181,7 +180,7 @@ impl VerbsQueuePair {
         Ok(())
     }
 
-    /// Adds the segments of a request as the device takes them; returns their total length.
+    /// Adds the segments of a request in the device's form; returns their total length.
     fn sges(
         &self,
         operation: &Operation,
@@ -276,12 +275,11 @@ pub(super) struct PreparedRequest<'a> {
     request: SendRequest,
     posted: Posted,
     sges: SmallVec<[ibv_sge; 2]>,
-    /// Its pointers are set whenever it is posted.
+    /// Its pointers are set each time it is posted.
     wr: ibv_send_wr,
 }
 
-// SAFETY: the pointers of `wr` are used only by `post`, which sets them before and has the request to
-// itself.
+// SAFETY: only `post` uses the pointers of `wr`. It sets them first, and has exclusive access to the request.
 unsafe impl Send for PreparedRequest<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for PreparedRequest<'_> {}
@@ -316,7 +314,7 @@ impl PreparedSendOps for PreparedRequest<'_> {
     }
 }
 
-/// Takes the segments out of a request that is posted.
+/// Takes the segments out of a request that is being posted.
 fn segments(request: &mut SendRequest) -> Segments {
     match &mut request.data {
         Data::Segments(segments) => mem::take(segments),
@@ -374,11 +372,11 @@ unsafe fn describe_extended(
     } = request;
     let mut wr_flags = send_flags(*flags);
     if let Data::Inline(_) = data {
-        // `ibv_wr_set_inline_data` implies it, but rxe's library (rdma-core 44) does not set it, and
-        // its kernel takes the bytes for segments then: the queue pair fails.
+        // `ibv_wr_set_inline_data` implies it, but rxe's library (rdma-core 44) does not set it. Its kernel driver then
+        // interprets the bytes as segments, and the queue pair fails.
         wr_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
     }
-    // SAFETY: the caller's promises; each request gets its operation, and then its data.
+    // SAFETY: guaranteed by the caller; each request gets its operation, and then its data.
     unsafe {
         (*qp).wr_id = number;
         (*qp).wr_flags = wr_flags;
@@ -411,7 +409,7 @@ unsafe fn describe_extended(
         }
         match data {
             Data::Inline(bytes) => {
-                // The library only reads from there; the parameter has no const.
+                // The library only reads from there; the parameter lacks const.
                 let start: *mut c_void = bytes.as_ptr().cast_mut().cast();
                 ibv_wr_set_inline_data(qp, start, bytes.len())
             }
@@ -420,10 +418,10 @@ unsafe fn describe_extended(
     }
 }
 
-/// The request as the device takes it, but for its number and the pointers to its SGEs.
+/// Returns the request in the device's form, without its number and the pointers to its SGEs.
 #[inline]
 fn describe(request: &SendRequest) -> ibv_send_wr {
-    // SAFETY: numbers, null pointers, and unions of them.
+    // SAFETY: the structure consists of numbers, null pointers, and unions of these.
     let mut wr: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
     wr.send_flags = send_flags(request.flags);
     if let Data::Inline(_) = &request.data {
