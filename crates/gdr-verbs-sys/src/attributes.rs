@@ -1,4 +1,4 @@
-//! Structures that the generated declarations only point to, of verbs that gdr's devices have.
+//! Structures of verbs that gdr's devices support, which the generated declarations only point to.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -32,7 +32,7 @@ structures! {
         comp_mask: u32,
         handle: u32,
     }
-    /// `alloc` and `free` are functions of the program, for memory of the provider.
+    /// `alloc` and `free` are functions of the program that manage memory for the provider.
     ibv_parent_domain_init_attr[48] {
         pd: *mut ibv_pd,
         td: *mut ibv_td,

@@ -34,12 +34,12 @@ pub unsafe fn ibv_create_cq_ex(
     pointer(verb, unsafe { create(context, attr) })
 }
 
-/// The queue as a basic one, whose fields are the first ones of an extended queue.
+/// Returns the queue as a basic one, whose fields are the first ones of an extended queue.
 pub const fn ibv_cq_ex_to_cq(cq: NonNull<ibv_cq_ex>) -> NonNull<ibv_cq> {
     cq.cast()
 }
 
-/// The result of a call that polls.
+/// Result of a polling call.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Polled {
@@ -57,8 +57,8 @@ fn polled(verb: &'static str, ret: std::ffi::c_int) -> Result<Polled, VerbError>
     }
 }
 
-/// Starts to poll. [`ibv_end_poll`] must follow after [`Polled::Completion`], and only then. In
-/// between the queue may be locked.
+/// Starts polling. [`ibv_end_poll`] must follow after [`Polled::Completion`], and only then. In between, the queue may
+/// be locked.
 ///
 /// # Errors
 ///
@@ -81,7 +81,7 @@ pub unsafe fn ibv_start_poll(cq: *mut ibv_cq_ex) -> Result<Polled, VerbError> {
 ///
 /// # Errors
 ///
-/// Like [`ibv_start_poll`]; [`ibv_end_poll`] must follow nevertheless.
+/// Same as [`ibv_start_poll`]; [`ibv_end_poll`] must follow nevertheless.
 ///
 /// # Safety
 ///
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_queue_is_polled_until_it_is_empty_and_a_missing_field_is_an_error() {
-        // SAFETY: numbers, pointers and functions that may be null, and a mutex that is not locked.
+        // SAFETY: numbers, nullable pointers and functions, and an unlocked mutex.
         let mut cq: ibv_cq_ex = unsafe { mem::zeroed() };
         cq.start_poll = Some(start);
         cq.next_poll = Some(next);

@@ -17,7 +17,7 @@ pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 macro_rules! named {
     ($($type:ident { $($value:ident)* })*) => {$(
         impl $type {
-            /// The name of the value in C, if this crate knows it.
+            /// Returns the name of the value in C, if this crate knows it.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$value => Some(stringify!($value)),)*
@@ -115,7 +115,7 @@ macro_rules! flags {
             /// The empty set.
             pub const NONE: Self = Self(0);
 
-            /// The union of both sets.
+            /// Returns the union of both sets.
             #[must_use]
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
@@ -203,7 +203,7 @@ zeroed! {
 mod tests {
     use super::*;
 
-    /// The source of the declarations, with lines `pub const NAME: TYPE = TYPE(VALUE);`.
+    /// Source of the declarations, with lines `pub const NAME: TYPE = TYPE(VALUE);`.
     const DECLARATIONS: &str = include_str!("bindings.rs");
 
     fn declared(kind: &str) -> impl Iterator<Item = (&'static str, i64)> {

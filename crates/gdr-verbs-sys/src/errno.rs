@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// The `errno` of a verb. Numbers without a name here are valid, too.
+/// The `errno` of a verb. Numbers without a name here are valid too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -16,7 +16,7 @@ macro_rules! errnos {
                 pub const $name: Self = Self($value);
             )*
 
-            /// The name of the number, if this crate knows it.
+            /// Returns the name of the number, if this crate knows it.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)*
@@ -76,7 +76,7 @@ errnos! {
 }
 
 impl Errno {
-    /// The `errno` of this thread.
+    /// Returns the `errno` of this thread.
     pub(crate) fn last() -> Self {
         Self(io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }

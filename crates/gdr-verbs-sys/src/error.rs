@@ -54,7 +54,7 @@ pub enum NoDevice {
 }
 
 impl NoDevice {
-    /// The meaning of an error of `ibv_get_device_list`.
+    /// Returns the meaning of an error of `ibv_get_device_list`.
     pub(crate) fn from_errno(errno: Errno) -> Self {
         match errno {
             Errno::ENOSYS => Self::NoUverbs,
@@ -71,8 +71,7 @@ pub enum VerbError {
     #[error("{verb}: the loaded libibverbs does not have it; install a newer rdma-core")]
     #[allow(missing_docs, reason = "the names say it")]
     NotInLibrary { verb: &'static str },
-    /// The provider of the device (its user-space driver) does not have this function, or not for an
-    /// object with these flags.
+    /// The provider of the device (its user-space driver) lacks this function, at least for an object with these flags.
     #[error(
         "{verb}: the provider of the device does not support it, or the object was created without \
          the flag for it; use the basic verb, or another device"
@@ -86,7 +85,7 @@ pub enum VerbError {
 }
 
 impl VerbError {
-    /// The name of the function in C.
+    /// Returns the name of the function in C.
     pub const fn verb(&self) -> &'static str {
         match self {
             Self::NotInLibrary { verb }
@@ -95,7 +94,7 @@ impl VerbError {
         }
     }
 
-    /// The error number. A function that was not called gives `EOPNOTSUPP`, as in C.
+    /// Returns the error number. A function that was not called gives `EOPNOTSUPP`, as in C.
     pub const fn errno(&self) -> Errno {
         match self {
             Self::NotInLibrary { .. } | Self::NotInProvider { .. } => Errno::EOPNOTSUPP,

@@ -1,4 +1,4 @@
-//! A provider and a library with functions of a test.
+//! A provider and a library with the functions of a test.
 
 use std::ffi::c_void;
 use std::mem;
@@ -9,13 +9,13 @@ use crate::bindings::{ibv_context, verbs_context};
 use crate::library::Verbs;
 use crate::symbols::Symbols;
 
-/// A context as from a provider, with the operations that a test sets.
+/// A context as returned by a provider, with the operations that a test sets.
 pub(crate) struct Provider {
     context: *mut verbs_context,
 }
 
 impl Provider {
-    /// A provider with the operations that `fill` sets, and with the size of the header.
+    /// Creates a provider with the operations that `fill` sets, and with the size of the header.
     pub(crate) fn new(fill: impl FnOnce(&mut verbs_context)) -> Self {
         // SAFETY: the fields are numbers, nullable pointers and functions, and a mutex that is not
         // locked, so all of them may be zero.
@@ -41,17 +41,16 @@ impl Drop for Provider {
     }
 }
 
-/// Stands for the functions that a test does not call. Their arguments are unknown, so it aborts.
+/// Stands in for functions that a test does not call. It does not know their arguments, so it aborts.
 extern "C" fn unexpected() {
     process::abort();
 }
 
-/// A library with the given functions. The others abort when they are called; those in `missing` do
-/// not exist.
+/// Creates a library with the given functions. The others abort when they are called; those in `missing` do not exist.
 ///
 /// # Safety
 ///
-/// Each address names a function with the type of the one that it replaces.
+/// Each address is of a function with the type of the function that it replaces.
 pub(crate) unsafe fn library(
     functions: &[(&str, *const ())],
     missing: &[&str],

@@ -1,7 +1,7 @@
-//! Flow steering: the structures of `ibv_create_flow(3)`, and its inline functions.
+//! Flow steering: structures of `ibv_create_flow(3)`, and its inline functions.
 //!
-//! The structures are declared here and not generated: a flow is an [`ibv_flow_attr`] with
-//! specifications of any types after it, which only their sizes hold together.
+//! The structures are declared here, not generated: a flow is an [`ibv_flow_attr`] followed by specifications of any
+//! types, which only their sizes delimit.
 
 use std::ptr::NonNull;
 
@@ -145,7 +145,7 @@ pub struct ibv_flow {
 ///
 /// # Safety
 ///
-/// `qp` is valid. After `attr` come as many specifications as it says, each of the size that it says.
+/// `qp` is valid. `attr` is followed by as many specifications as it says, each with the size it says.
 pub unsafe fn ibv_create_flow(
     qp: *mut ibv_qp,
     attr: *mut ibv_flow_attr,

@@ -67,8 +67,8 @@ impl Verbs {
         }
         let named = gdr_process::variable(OVERRIDE).filter(|file| !file.is_empty());
         let file = named.unwrap_or_else(|| OsString::from(LIBRARY));
-        // SAFETY: libibverbs can be loaded at run time. The override is there only if the owner of the
-        // environment could run the same code without this process.
+        // SAFETY: libibverbs can be loaded at run time. The override is honored only if the owner of the environment
+        // could run the same code without this process.
         let verbs = unsafe { Self::open(&file) }?;
         Ok(loaded.insert(verbs))
     }
@@ -86,8 +86,8 @@ impl Verbs {
     ///
     /// # Safety
     ///
-    /// If the file is a library, it is libibverbs or behaves like it: its initializers are safe to
-    /// run, and functions with the names of libibverbs have the types and meaning of libibverbs.
+    /// If the file is a library, it is libibverbs or behaves like it: its initializers are safe to run, and functions
+    /// with libibverbs' names have the same types and meaning as there.
     pub unsafe fn open(file: impl AsRef<OsStr>) -> Result<&'static Self, LoadError> {
         let file = file.as_ref();
         // SAFETY: the library is safe to load by contract.
@@ -99,7 +99,7 @@ impl Verbs {
         // SAFETY: the addresses belong to the library, which has the right functions by contract
         // and is never unloaded (below).
         let symbols = unsafe { Symbols::fill(|name| find(&library, name)) };
-        // A library that is not libibverbs is not unloaded either: it may have started threads.
+        // Do not unload a library that is not libibverbs either: it may have started threads.
         mem::forget(library);
         let symbols = symbols.map_err(|symbol| LoadError::Symbol {
             library: file.into(),
@@ -130,7 +130,7 @@ impl Verbs {
         }
     }
 
-    /// The path or name that the library was loaded from.
+    /// Returns the path or name that the library was loaded from.
     pub fn file(&self) -> &Path {
         &self.library
     }
@@ -172,8 +172,8 @@ impl Verbs {
     }
 }
 
-/// The default version of a function. libibverbs also has the versions of 2005 with the same names,
-/// which `dlsym` does not return.
+/// Returns the default version of a function. libibverbs also has versions of 2005 with the same names, which `dlsym`
+/// does not return.
 fn find(library: &Library, name: &str) -> Option<NonNull<c_void>> {
     let name = CString::new(name).ok()?;
     // SAFETY: the symbol is only used as an address here.
@@ -181,7 +181,7 @@ fn find(library: &Library, name: &str) -> Option<NonNull<c_void>> {
     NonNull::new(symbol.as_raw_ptr())
 }
 
-/// The message of the loader (`dlerror`), which libloading stores as the source of its error.
+/// Returns the message of the loader (`dlerror`), which libloading stores as the source of its error.
 fn reason(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),
@@ -198,7 +198,7 @@ pub struct Devices<'a> {
 }
 
 impl Devices<'_> {
-    /// The number of devices.
+    /// Returns the number of devices.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -208,8 +208,7 @@ impl Devices<'_> {
         self.count == 0
     }
 
-    /// The devices, for [`Verbs::ibv_open_device`] and other calls. They are valid as long as the
-    /// list.
+    /// Returns the devices, for [`Verbs::ibv_open_device`] and other calls. They are valid as long as the list.
     pub fn as_slice(&self) -> &[*mut ibv_device] {
         // SAFETY: the library returned this many pointers, which are valid until the list is freed.
         unsafe { slice::from_raw_parts(self.list.as_ptr(), self.count) }
@@ -251,7 +250,7 @@ mod tests {
             ("ibv_is_fork_initialized", is_fork_initialized as *const ()),
             ("ibv_fork_init", fork_init as *const ()),
         ];
-        // SAFETY: the functions have the types of those that they replace.
+        // SAFETY: the functions have the types of the functions that they replace.
         let library = |missing: &[&str]| unsafe { fixture::library(&functions, missing) };
         let verbs = library(&[]).unwrap();
         for (status, calls) in [

@@ -9,7 +9,7 @@ use crate::library::Verbs;
 use crate::provider_ops::provider_op;
 use crate::ret::status;
 
-/// The access flags that a kernel may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
+/// Access flags that a kernel may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
 impl Verbs {

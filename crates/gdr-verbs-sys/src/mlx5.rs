@@ -1,4 +1,4 @@
-//! The extension of libmlx5 for adapters of NVIDIA (Mellanox) that disables "scatter to CQE".
+//! The extension of libmlx5, for adapters of NVIDIA (Mellanox), that disables "scatter to CQE".
 //!
 //! With "scatter to CQE" the device writes payloads of up to 64 bytes to the completion, for receives
 //! and for responses to READs and atomics, and libmlx5 copies them to their destination by CPU. For
@@ -59,7 +59,7 @@ pub(crate) struct Mlx5 {
 }
 
 impl Mlx5 {
-    /// The functions of the library, if it has them.
+    /// Returns the functions of the library, if it has them.
     ///
     /// # Safety
     ///
@@ -83,7 +83,7 @@ impl Mlx5 {
         })
     }
 
-    /// The functions of the libmlx5 that belongs to this libibverbs.
+    /// Loads the functions of the libmlx5 that belongs to this libibverbs.
     fn load(verbs: &Verbs) -> Option<Self> {
         let libibverbs = verbs.file();
         let beside = match libibverbs.as_os_str() == LIBRARY {
@@ -135,8 +135,7 @@ impl Verbs {
             create_flags: DISABLE_SCATTER_TO_CQE,
             ..InitAttr::default()
         };
-        // SAFETY: the attributes are valid by contract; of the others libmlx5 reads only
-        // those that the mask selects.
+        // SAFETY: the attributes are valid by contract, and libmlx5 reads only the further ones that the mask selects.
         let made = unsafe { (mlx5.create_qp)(context, attr, &mut flags) };
         Some(pointer("mlx5dv_create_qp", made))
     }

@@ -18,8 +18,7 @@ pub struct PostError<W> {
     /// state.
     #[source]
     pub error: VerbError,
-    /// The first request that was not posted; those before it were. Null if the provider was not
-    /// called.
+    /// The first request that was not posted; earlier ones were. Null if the provider was not called.
     pub bad: *mut W,
 }
 

@@ -1,9 +1,8 @@
-//! The operations of a provider in `verbs_context`.
+//! Operations of a provider in `verbs_context`.
 //!
-//! A context from `ibv_open_device` is the last field of a `verbs_context`, which grows towards lower
-//! addresses in newer releases. A field exists if the size of the structure, which is the field
-//! before the context, includes it. This module creates no reference to, and no address of, a part
-//! of the structure that does not exist.
+//! A context from `ibv_open_device` is the last field of a `verbs_context`, which grows towards lower addresses in
+//! newer releases. A field exists if it is covered by the size of the structure, which is the field before the context.
+//! This module creates no reference or address of a part of the structure that does not exist.
 
 use std::mem::offset_of;
 
@@ -13,7 +12,7 @@ use crate::bindings::{ibv_context, verbs_context};
 /// `verbs_context`. Before rdma-core the field was a pointer with another meaning.
 const EXTENDED: usize = usize::MAX;
 
-/// The operation of the provider with this name, if it has one.
+/// Reads the provider's operation with this name, if it has one.
 macro_rules! provider_op {
     ($context:expr, $field:ident) => {
         $crate::provider_ops::op(
@@ -43,8 +42,8 @@ pub(crate) unsafe fn op<F: Copy>(
     unsafe { field.read() }
 }
 
-/// The place of the operation at `offset` in the `verbs_context` around a context, unless the library
-/// that made the context is too old for it. `_field` determines its type.
+/// Returns the field of the operation at `offset` in the `verbs_context` around a context, unless the library that
+/// created the context is too old for it. `_field` determines its type.
 ///
 /// # Safety
 ///
@@ -134,7 +133,7 @@ mod tests {
     fn a_context_without_the_extension_has_no_operations() {
         // SAFETY: all fields may be zero, as in the fixture.
         let mut context: ibv_context = unsafe { std::mem::zeroed() };
-        // No verbs_context is around this one: a read before it would be out of bounds.
+        // There is no verbs_context around this one: a read before it would be out of bounds.
         // SAFETY: the context is valid, and the macro takes the type from the field.
         let query_port = unsafe { provider_op!(ptr::from_mut(&mut context), query_port) };
         assert!(query_port.is_none());

@@ -1,4 +1,4 @@
-//! Extended queue pairs, to which requests are posted by several calls each.
+//! Extended queue pairs, to which each request is posted by several calls.
 //!
 //! A batch starts with [`ibv_wr_start`]. For each request the caller sets `wr_id` and `wr_flags` of
 //! the queue pair and calls one function for the operation and one for the data. The batch ends with
@@ -18,9 +18,9 @@ use crate::provider_ops::provider_op;
 use crate::ret::{pointer, status};
 
 impl Verbs {
-    /// Creates a queue pair, and stores its sizes in `attr.cap`. With
-    /// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS` in `attr.comp_mask` it is an extended one, which
-    /// [`Verbs::ibv_qp_to_qp_ex`] converts for [`ibv_wr_start`] and related functions.
+    /// Creates a queue pair, and stores its sizes in `attr.cap`. With `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS` in
+    /// `attr.comp_mask`, it is an extended one, which [`Verbs::ibv_qp_to_qp_ex`] converts for [`ibv_wr_start`] and
+    /// related functions.
     ///
     /// # Errors
     ///

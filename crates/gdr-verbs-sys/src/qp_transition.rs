@@ -1,8 +1,8 @@
-//! The state changes of queue pairs.
+//! State changes of queue pairs.
 
 use crate::bindings::{ibv_qp_attr_mask as Mask, ibv_qp_state as State, ibv_qp_type as Type};
 
-/// The attributes that `ibv_modify_qp` needs and takes for a state change of a queue pair.
+/// Attributes that `ibv_modify_qp` requires and accepts for a state change of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpTransition {
     required: Mask,
@@ -15,8 +15,8 @@ const MIGRATION: Mask = Mask::IBV_QP_ALT_PATH.union(Mask::IBV_QP_PATH_MIG_STATE)
 const ACCESS: Mask = Mask::IBV_QP_ACCESS_FLAGS.union(Mask::IBV_QP_PKEY_INDEX);
 
 impl QpTransition {
-    /// The change of a queue pair of type RC, UC, UD, XRC or raw packet from one state to another, or to the same one;
-    /// `None` if there is no such change. As in the kernel (`qp_state_table` in
+    /// Returns the change from one state to another, or to the same one, of a queue pair of type RC, UC, UD, XRC or raw
+    /// packet; `None` if there is no such change. As in the kernel (`qp_state_table` in
     /// drivers/infiniband/core/verbs.c), which follows IBTA 10.3.1 and 11.2.5.2.
     pub fn new(kind: Type, from: State, to: State) -> Option<Self> {
         let (required, optional) = match (from, to) {
@@ -29,7 +29,7 @@ impl QpTransition {
             (State::IBV_QPS_RTS | State::IBV_QPS_SQD, State::IBV_QPS_RTS) => {
                 (Mask::NONE, while_sending(kind))
             }
-            // A reliable connection has no SQE: its errors end it.
+            // A reliable connection has no SQE state: errors end it.
             (State::IBV_QPS_SQE, State::IBV_QPS_RTS) => match kind {
                 Type::IBV_QPT_UD => (Mask::NONE, while_sending(kind)),
                 Type::IBV_QPT_UC => {

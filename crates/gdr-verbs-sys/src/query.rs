@@ -12,8 +12,8 @@ use crate::provider_ops::provider_op;
 use crate::ret::status;
 
 impl Verbs {
-    /// The attributes of the port (`ibv_query_port` in C). Providers without the new form leave the
-    /// fields after `flags` at 0: `port_cap_flags2` and `active_speed_ex`.
+    /// Returns the attributes of the port (`ibv_query_port` in C). Providers without the new form leave the fields
+    /// after `flags` at 0: `port_cap_flags2` and `active_speed_ex`.
     ///
     /// # Errors
     ///
@@ -44,8 +44,8 @@ impl Verbs {
         Ok(attr)
     }
 
-    /// The limits and capabilities of the device. Providers without the new form set `orig_attr` only
-    /// and leave the rest at 0, which then means "unknown".
+    /// Returns the limits and capabilities of the device. Providers without the new form set `orig_attr` only and leave
+    /// the rest at 0, which then means "unknown".
     ///
     /// # Errors
     ///
@@ -79,8 +79,7 @@ impl Verbs {
         Ok(attr)
     }
 
-    /// One entry of the GID table of a port, with its type and network interface (`ibv_query_gid_ex`
-    /// in C).
+    /// Returns one entry of the GID table of a port, with its type and network interface (`ibv_query_gid_ex` in C).
     ///
     /// # Errors
     ///
@@ -103,8 +102,8 @@ impl Verbs {
         Ok(entry)
     }
 
-    /// The used entries of the GID tables of all ports (`ibv_query_gid_table` in C). They are written
-    /// to the start of `entries`.
+    /// Returns the used entries of the GID tables of all ports (`ibv_query_gid_table` in C). They are written to the
+    /// start of `entries`.
     ///
     /// # Errors
     ///
@@ -118,7 +117,7 @@ impl Verbs {
         context: *mut ibv_context,
         entries: &'a mut [MaybeUninit<ibv_gid_entry>],
     ) -> Result<&'a mut [ibv_gid_entry], VerbError> {
-        // The kernel writes whole entries. With zeros even a library that does not is harmless.
+        // The kernel writes whole entries. With zeros, a library that does not is harmless too.
         entries.fill(MaybeUninit::zeroed());
         let (first, room) = (entries.as_mut_ptr().cast::<ibv_gid_entry>(), entries.len());
         let size = size_of::<ibv_gid_entry>();

@@ -6,12 +6,12 @@ use std::ptr::NonNull;
 use crate::errno::Errno;
 use crate::error::VerbError;
 
-/// Converts a status: 0 on success, else a positive or negative `errno`, or -1 with `errno` set.
+/// Converts a status: 0 on success, otherwise a positive or negative `errno`, or -1 with `errno` set.
 pub(crate) fn status(verb: &'static str, ret: c_int) -> Result<(), VerbError> {
     let errno = match ret {
         0 => return Ok(()),
         -1 => Errno::last(),
-        // The most negative number has no absolute value and is not an errno; it is unchanged.
+        // The most negative number has no absolute value and is not an errno, so it stays unchanged.
         other => Errno(other.checked_abs().unwrap_or(other)),
     };
     Err(VerbError::Failed { verb, errno })

@@ -11,9 +11,9 @@ use crate::library::Verbs;
 use crate::opaque::_compat_ibv_port_attr;
 use crate::ret::{c_type, from_ret, rust_type};
 
-/// Declares [`Symbols`] and a method of [`Verbs`] for each function. Every release of rdma-core has
-/// the required ones, newer releases have the optional ones. After the arrow stands the return
-/// value in the terms of [`c_type`].
+/// Declares [`Symbols`] and a method of [`Verbs`] for each function. Every release of rdma-core has the required
+/// functions, and newer releases have the optional ones. The return value, after the arrow, is written in the terms of
+/// [`c_type`].
 macro_rules! functions {
     (
         required { $(
@@ -32,7 +32,7 @@ macro_rules! functions {
             $($oname: Option<unsafe extern "C" fn($($otype),*) -> c_type!($($oret)+)>,)*
         }
 
-        // This compiles only if each type is the one that the header declares.
+        // Compiles only if each type is the one that the header declares.
         $(const _: unsafe extern "C" fn($($type),*) -> c_type!($($ret)+) = ffi::$name;)*
         $(const _: unsafe extern "C" fn($($otype),*) -> c_type!($($oret)+) =
             ffi::$oname;)*
@@ -87,7 +87,7 @@ macro_rules! functions {
             /// All optional functions.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// The name of the function in C.
+            /// Returns the name of the function in C.
             pub const fn symbol(self) -> &'static str {
                 match self {
                     $(Self::$variant => stringify!($oname),)*

@@ -4,7 +4,7 @@ use std::env;
 
 use gdr_verbs_sys::{LoadError, Verbs};
 
-/// The file that could not be loaded.
+/// Returns the file that could not be loaded.
 fn failed_file(value: &str) -> Option<String> {
     // SAFETY: this process has one test, whose other thread waits for it.
     unsafe { env::set_var("GDR_LIBIBVERBS", value) };

@@ -1,4 +1,4 @@
-//! Compares the declarations with the installed header by the C compiler.
+//! Compares the declarations with the installed header, using the C compiler.
 //!
 //! Any release is accepted: the test compares only what all releases share. The assertions in the
 //! declarations compare the rest with the header that they were generated from.
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use gdr_verbs_sys::*;
 
-/// Assertions in C that the fields have the same offsets and sizes.
+/// Generates C assertions that the fields have the same offsets and sizes.
 macro_rules! places {
     ($source:ident, $($type:ident { $($field:ident)* })*) => {$($(
         assert_equal(
@@ -60,7 +60,7 @@ fn assert_equal(source: &mut String, expression: &str, value: u64) {
     .expect("writing to a string succeeds");
 }
 
-/// Whether the C compiler accepts the source, and its messages.
+/// Returns whether the C compiler accepts the source, and its messages.
 fn compile(source: &str) -> std::io::Result<(bool, String)> {
     let mut compiler = Command::new("cc")
         .args(["-x", "c", "-fsyntax-only", "-"])

@@ -1,11 +1,11 @@
-//! The errors for a missing libibverbs, a missing function of it, and a missing device.
+//! Errors for a missing libibverbs, a missing function in it, and a missing device.
 
 use std::fs;
 use std::path::PathBuf;
 
 use gdr_verbs_sys::{LoadError, NoDevice, Verbs};
 
-/// A library that exists and is not libibverbs: the C library.
+/// Returns a library that exists and is not libibverbs: the C library.
 fn other_library() -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").expect("procfs is mounted");
     let mut files = maps
@@ -42,7 +42,7 @@ fn a_file_that_is_not_a_library_is_not_loaded() {
 #[test]
 fn the_error_of_a_library_without_verbs_has_the_missing_function() {
     let file = other_library();
-    // SAFETY: this process has loaded it already, and it defines none of the functions.
+    // SAFETY: this process has already loaded it, and it defines none of the functions.
     let error = unsafe { Verbs::open(&file) }.unwrap_err();
     let LoadError::Symbol { library, symbol } = &error else {
         panic!("{error}");

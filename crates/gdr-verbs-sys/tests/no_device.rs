@@ -1,4 +1,4 @@
-//! The library of the environment, in a separate process.
+//! The library named by the environment, in a separate process.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"

@@ -1,5 +1,5 @@
-//! A program with more privileges than its caller: a copy of this test, setuid root or with a file
-//! capability, which an unprivileged user starts. Creating such a file requires root.
+//! A program with more privileges than its caller: a copy of this test, setuid root or with a file capability, started
+//! by an unprivileged user. Creating such a file requires root.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"

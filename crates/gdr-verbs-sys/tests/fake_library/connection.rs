@@ -12,16 +12,16 @@ use gdr_verbs_sys::*;
 pub(crate) const FIRST: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
 pub(crate) const SECOND: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
 
-/// The limit of each wait; the operations of these tests take a small fraction of it.
+/// Deadline of each wait. The operations of these tests take a small fraction of it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
-/// The `rnr_retry` that has no end, ibv_modify_qp(3).
+/// The `rnr_retry` value for unlimited retries, ibv_modify_qp(3).
 pub(crate) const FOREVER: u8 = 7;
 
 /// The `cq_context` of each queue.
 pub(crate) const OWN: usize = 0x1234;
 
-/// All access flags of a region.
+/// Returns all access flags of a region.
 pub(crate) fn all_access() -> ibv_access_flags {
     ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
         | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
@@ -29,7 +29,7 @@ pub(crate) fn all_access() -> ibv_access_flags {
         | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC
 }
 
-/// A library with two RoCE devices, `mlx5_0` and `mlx5_1`.
+/// Returns a library with two RoCE devices, `mlx5_0` and `mlx5_1`.
 pub(crate) fn two_devices() -> Fake {
     let fake = Fake::load();
     fake.add(DeviceSpec::roce("mlx5_0", FIRST));
@@ -138,7 +138,7 @@ impl Side {
         self.modify(&mut attr, mask)
     }
 
-    /// The port's GID for RoCE v2 over IPv4.
+    /// Returns the port's GID for RoCE v2 over IPv4.
     fn gid(&self) -> ibv_gid {
         // SAFETY: the context is open.
         unsafe { self.verbs.query_gid(self.context, 1, 3) }
@@ -171,8 +171,8 @@ impl Side {
         self.modify(&mut attr, mask)
     }
 
-    /// With 8 tries of 67 ms for a response, however busy the host is, and `rnr_retries` for a receive of the
-    /// peer.
+    /// Allows 8 attempts of 67 ms for a response, however busy the host is, and `rnr_retries` attempts if the peer has
+    /// no receive.
     pub(crate) fn to_rts(&self, rnr_retries: u8) -> Result<(), VerbError> {
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
@@ -245,7 +245,7 @@ impl Side {
         posted.map_err(|refusal| refusal.error.errno())
     }
 
-    /// The next completion, if the queue has one.
+    /// Polls for the next completion, if the queue has one.
     pub(crate) fn poll(&self) -> Option<ibv_wc> {
         let mut room = [MaybeUninit::uninit(); 1];
         // SAFETY: the queue is alive.
@@ -253,7 +253,7 @@ impl Side {
         found.first().copied()
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(crate) fn completion(&self) -> ibv_wc {
         let until = Instant::now() + LIMIT;
         loop {
@@ -266,7 +266,7 @@ impl Side {
     }
 
     pub(crate) fn close(self) {
-        // SAFETY: the objects are alive and unused, and each is destroyed before what it depends on.
+        // SAFETY: the objects are alive and unused, and each is destroyed before the objects it depends on.
         unsafe {
             self.verbs.ibv_destroy_qp(self.pair).unwrap();
             self.verbs.ibv_destroy_cq(self.queue).unwrap();
@@ -289,12 +289,12 @@ pub(crate) fn connect(a: &Side, b: &Side, rnr_retries: u8) {
     b.to_rts(rnr_retries).unwrap();
 }
 
-/// Two connected sides.
+/// Returns two connected sides.
 pub(crate) fn sides(fake: &Fake) -> (Side, Side) {
     sides_that_retry(fake, FOREVER)
 }
 
-/// Two connected sides that send a message so many times more while the peer has no receive for it.
+/// Returns two connected sides that retry a message this many times while the peer has no receive for it.
 pub(crate) fn sides_that_retry(fake: &Fake, rnr_retries: u8) -> (Side, Side) {
     let verbs = fake.verbs();
     let (a, b) = (Side::new(verbs, "mlx5_0"), Side::new(verbs, "mlx5_1"));
@@ -302,7 +302,7 @@ pub(crate) fn sides_that_retry(fake: &Fake, rnr_retries: u8) -> (Side, Side) {
     (a, b)
 }
 
-/// A range of registered memory.
+/// Returns a range of registered memory.
 pub(crate) fn segment(region: NonNull<ibv_mr>, offset: u64, length: u32) -> ibv_sge {
     // SAFETY: the region is alive.
     let region = unsafe { region.as_ref() };
@@ -313,7 +313,7 @@ pub(crate) fn segment(region: NonNull<ibv_mr>, offset: u64, length: u32) -> ibv_
     }
 }
 
-/// A signalled request for an address of the peer.
+/// Returns a signalled request for an address of the peer.
 pub(crate) fn request(
     id: u64,
     opcode: ibv_wr_opcode,

@@ -6,12 +6,12 @@ use gdr_verbs_sys::*;
 
 use crate::connection::*;
 
-/// Whether the descriptor is readable now.
+/// Returns whether the descriptor is readable now.
 fn readable(fd: c_int) -> bool {
     readable_within(fd, 0)
 }
 
-/// Whether the descriptor is readable within this many milliseconds.
+/// Returns whether the descriptor is readable within this many milliseconds.
 fn readable_within(fd: c_int, limit: c_int) -> bool {
     let mut poll = libc::pollfd {
         fd,

@@ -7,7 +7,7 @@ use gdr_verbs_sys::*;
 
 use crate::connection::*;
 
-/// A side with extended queues.
+/// Returns a side with extended queues.
 fn extended(verbs: &'static Verbs, name: &str) -> (Side, *mut ibv_cq_ex, *mut ibv_qp_ex) {
     let context = open(verbs, name);
     // SAFETY: the context and its objects are alive until the side is closed.
@@ -49,7 +49,7 @@ fn extended(verbs: &'static Verbs, name: &str) -> (Side, *mut ibv_cq_ex, *mut ib
     }
 }
 
-/// Begins to poll at the next completion.
+/// Starts polling at the next completion.
 ///
 /// # Safety
 ///

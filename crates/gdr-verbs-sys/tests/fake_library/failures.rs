@@ -3,7 +3,7 @@ use gdr_verbs_sys::*;
 
 use crate::connection::*;
 
-/// The status of a WRITE of 8 bytes to this offset at the peer.
+/// Returns the status of a WRITE of 8 bytes to this offset at the peer.
 fn write_status(a: &Side, b: &Side, offset: u64, access: ibv_access_flags) -> ibv_wc_status {
     let (mut near, mut far) = (vec![1; 8], vec![0; 8]);
     let source = a.register(&mut near, all_access());

@@ -186,7 +186,7 @@ fn inline_bytes_need_no_region_and_are_copied_when_posted() {
 
 #[test]
 fn a_full_send_queue_has_room_after_completions_are_polled() {
-    /// So long that none is complete when all are posted.
+    /// Long enough that no request is complete when all are posted.
     const LONG: u32 = 64 << 20;
     let fake = two_devices();
     let (a, b) = sides(&fake);

@@ -7,7 +7,7 @@ use gdr_verbs_sys::*;
 
 use crate::connection::*;
 
-/// A memfd, which this library accepts like a dma-buf.
+/// Returns a memfd, which this library accepts like a dma-buf.
 fn memory(len: u64, word: u64) -> OwnedFd {
     // SAFETY: the name is a C string; the descriptor is new and has no other owner.
     let fd = unsafe {
