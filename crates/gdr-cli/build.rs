@@ -1,4 +1,4 @@
-//! Puts the commit into the version, where that is known.
+//! Adds the commit to the version, if known.
 
 use std::env;
 use std::path::Path;
@@ -20,8 +20,8 @@ fn main() {
     }
 }
 
-/// The commit of the repository that this crate is in; unknown without git, and where these are
-/// sources inside another repository.
+/// Returns the commit of the repository that this crate is in; `None` without git, or where these sources are inside
+/// another repository.
 fn commit() -> Option<String> {
     let workspace = Path::new(&env::var_os("CARGO_MANIFEST_DIR")?).join("../..");
     let git = |arguments: &[&str]| {
@@ -39,7 +39,7 @@ fn commit() -> Option<String> {
     if Path::new(&top).canonicalize().ok()? != workspace.canonicalize().ok()? {
         return None;
     }
-    // Every change of what is checked out is written there.
+    // Git logs every checkout and commit there.
     let log = git(&[
         "rev-parse",
         "--path-format=absolute",

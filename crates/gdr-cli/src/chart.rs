@@ -1,4 +1,4 @@
-//! Curves over the sizes of messages, as SVG.
+//! Curves over message sizes, as SVG.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -13,16 +13,16 @@ const WIDTH: f64 = 900.0;
 /// Space beside the panels.
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = 30.0;
-/// From the last line of the heading to the first panel, and from one panel to the next.
+/// Distance from the last line of the heading to the first panel, and between panels.
 const GAP: f64 = 28.0;
-/// Below the last panel, for the sizes and their title.
+/// Height below the last panel, for the sizes and their title.
 const BOTTOM: f64 = 62.0;
-/// The height of a line of the heading, and the most characters that fit into one.
+/// Height of a line of the heading, and maximum number of characters in it.
 const LINE: f64 = 18.0;
 const MOST_CHARACTERS: usize = 125;
-/// The most sizes with a label.
+/// Maximum number of sizes with a label.
 const MOST_LABELS: u32 = 10;
-/// The fewest values with a label, where the range has them.
+/// Minimum number of values with a label, if the range has that many.
 const LEAST_TICKS: usize = 3;
 
 const GRID: &str = "#d8dee4";
@@ -34,29 +34,29 @@ pub(crate) const BLUE: &str = "#0969da";
 pub(crate) const ORANGE: &str = "#bc4c00";
 pub(crate) const GREEN: &str = "#1a7f37";
 
-/// A picture: a heading, and panels one below the other with the same sizes.
+/// A picture: a heading, and panels with the same sizes, stacked vertically.
 pub(crate) struct Chart {
     pub(crate) title: String,
     /// Lines below the title.
     pub(crate) notes: Vec<String>,
-    /// Whether the figures describe no hardware.
+    /// Whether the figures come from a simulation.
     pub(crate) is_simulated: bool,
     /// What a size is the size of.
     pub(crate) sizes_of: &'static str,
     pub(crate) panels: Vec<Panel>,
-    /// A size that is marked in every panel, and what it means.
+    /// A size to mark in every panel, with its meaning.
     pub(crate) mark: Option<(u64, String)>,
 }
 
-/// A panel: curves with one scale.
+/// A panel: curves on one scale.
 pub(crate) struct Panel {
     /// What its curves have in common; may be empty.
     pub(crate) heading: String,
-    /// The title of the axis of values, with the unit.
+    /// Title of the value axis, with the unit.
     pub(crate) title: &'static str,
     pub(crate) height: f64,
     pub(crate) scale: Scale,
-    /// A value that is marked, and is in the range.
+    /// A value to mark, which the range then includes.
     pub(crate) baseline: Option<f64>,
     pub(crate) curves: Vec<Curve>,
 }
@@ -73,14 +73,14 @@ pub(crate) enum Scale {
 pub(crate) struct Curve {
     pub(crate) name: String,
     pub(crate) color: &'static str,
-    /// A value as text, with its unit.
+    /// Formats a value with its unit.
     pub(crate) show: fn(f64) -> String,
-    /// Values by size. Those that the scale does not have are left out.
+    /// Values by size. Values outside the scale are left out.
     pub(crate) points: Vec<(u64, f64)>,
 }
 
 impl Chart {
-    /// The picture. The title of each point has its values.
+    /// Returns the picture. The title of each point has its values.
     pub(crate) fn svg(&self) -> String {
         let heading = self.notes.len() + usize::from(self.is_simulated);
         let mut top = 30.0 + LINE * heading as f64 + GAP;
@@ -144,7 +144,7 @@ impl Chart {
             return;
         };
         let x = sizes.x(*size);
-        // The text is on the side with more room.
+        // Put the text on the side with more room.
         let (at, anchor) = match x > WIDTH / 2.0 {
             true => (x - 6.0, "end"),
             false => (x + 6.0, "start"),
@@ -163,7 +163,7 @@ impl Chart {
 }
 
 impl Panel {
-    /// The names of the curves with their places in lines above the panel; one curve needs none.
+    /// Returns the names of the curves with their places in lines above the panel; one curve needs none.
     fn legend(&self) -> Vec<(f64, f64, &Curve)> {
         let (mut x, mut line) = (LEFT, 0.0);
         if !self.heading.is_empty() {
@@ -194,7 +194,7 @@ pub(crate) fn write(path: &Path, svg: &str) -> Result<()> {
         .with_context(|| format!("the picture cannot be written to {}", path.display()))
 }
 
-/// A picture of this size on white, with the letters of charts.
+/// Returns a picture of this size on white, with the letters of charts.
 pub(crate) fn on_white(size: (f64, f64), content: &str) -> String {
     let background = Element::rect((0.0, 0.0), size).with("fill", "white");
     let root = Element::root(size)
@@ -204,24 +204,24 @@ pub(crate) fn on_white(size: (f64, f64), content: &str) -> String {
     format!("{root}\n")
 }
 
-/// The title of a picture.
+/// Returns the title of a picture.
 pub(crate) fn title(at: (f64, f64), words: impl Display) -> Element {
     let text = Element::text(at, words).with("font-size", 16);
     text.with("font-weight", 600)
 }
 
-/// A text beside what is shown.
+/// Returns a text beside what is shown.
 pub(crate) fn faint(at: (f64, f64), words: impl Display) -> Element {
     Element::text(at, words).with("fill", FAINT)
 }
 
-/// The note about a simulated GPU.
+/// Returns the note about a simulated GPU.
 pub(crate) fn simulated(at: (f64, f64)) -> Element {
     let words = "SIMULATED: these figures describe no hardware";
     Element::text(at, words).with("fill", WARNING)
 }
 
-/// The beginning of a text that is too long for the picture.
+/// Returns the beginning of a text that is too long for the picture.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(MOST_CHARACTERS) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -229,7 +229,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// The range of sizes, by their logarithms.
+/// Range of sizes, by their logarithms.
 #[derive(Clone, Copy)]
 struct Sizes {
     least: f64,
@@ -244,12 +244,12 @@ impl Sizes {
                 let log = (size.max(1) as f64).log2().clamp(self.least, self.most);
                 LEFT + width * (log - self.least) / (self.most - self.least)
             }
-            // One size is in the middle.
+            // A single size is in the middle.
             false => LEFT + width / 2.0,
         }
     }
 
-    /// Powers of two in the range, as many as have room; the size itself where it is the only one.
+    /// Returns the powers of two in the range, as many as there is room for; if there is a single size, that size.
     fn labels(self) -> Vec<u64> {
         if self.most <= self.least {
             return vec![self.least.exp2().round() as u64];
@@ -263,12 +263,12 @@ impl Sizes {
     }
 }
 
-/// The place of a panel in the picture, and the range of its values.
+/// Position of a panel in the picture, and the range of its values.
 struct Plot<'a> {
     panel: &'a Panel,
     sizes: Sizes,
     top: f64,
-    /// The smallest and the largest value, of a logarithmic scale their logarithms.
+    /// Smallest and largest value; on a logarithmic scale, their logarithms.
     range: (f64, f64),
 }
 
@@ -297,7 +297,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// The height of a value that the scale has.
+    /// Returns the height of a value; `None` if the scale does not include it.
     fn y(&self, value: f64) -> Option<f64> {
         let (least, most) = self.range;
         let part = (self.panel.scale.place(value)? - least) / (most - least);
@@ -368,7 +368,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// Writes the heading and the names of the curves above the panel, where they hide no curve.
+    /// Draws the heading and the names of the curves above the panel, where they do not hide a curve.
     fn draw_legend(&self, text: &mut String) {
         let first = self.top - self.panel.legend_height() + 4.0;
         if !self.panel.heading.is_empty() {
@@ -387,7 +387,7 @@ impl<'a> Plot<'a> {
 }
 
 impl Scale {
-    /// The place of a value on the scale; `None` for one that it does not have.
+    /// Returns the place of a value on the scale; `None` if the scale does not include it.
     fn place(self, value: f64) -> Option<f64> {
         let place = match self {
             Self::Linear => value,
@@ -396,7 +396,7 @@ impl Scale {
         (place.is_finite() && (self == Self::Logarithmic || place >= 0.0)).then_some(place)
     }
 
-    /// The values with a label.
+    /// Returns the values with a label.
     fn ticks(self, (least, most): (f64, f64)) -> Vec<f64> {
         match self {
             Self::Linear => round_steps(least, most),
@@ -419,7 +419,7 @@ impl Scale {
     }
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten: three to nine of them.
+/// Returns three to nine multiples of 1, 2 or 5 times a power of ten.
 fn round_steps(least: f64, most: f64) -> Vec<f64> {
     let rough = (most - least) / 8.0;
     if !(rough.is_finite() && rough > 0.0) {

@@ -19,8 +19,7 @@ use signal_hook::{flag, low_level};
 
 use crate::launch::LaunchError;
 
-/// Runs a program and waits for it. It gets SIGTERM and SIGHUP in place of this process. SIGINT and
-/// SIGQUIT come from a terminal, which sends them to both.
+/// Runs a program and waits for it. Forwards SIGTERM and SIGHUP to it; a terminal sends SIGINT and SIGQUIT to both.
 pub(crate) fn run(
     path: &Path,
     name: &OsStr,
@@ -64,7 +63,7 @@ pub(crate) fn run(
             (terminated, &terminate, Signal::TERM),
         ] {
             if is_set {
-                // The stream does not block; a signal that is read twice is sent once.
+                // The stream does not block. A signal that is read twice is sent once.
                 let _ = rustix::io::read(stream, &mut [0_u8; 64]);
                 // An error means that the program has just ended.
                 let _ = pidfd_send_signal(&process, signal);
@@ -77,7 +76,7 @@ pub(crate) fn run(
         .map_err(|error| LaunchError::Wait(error).into())
 }
 
-/// How a program ended.
+/// Returns how a program ended.
 pub(crate) fn ended(status: ExitStatus) -> Ended {
     match (status.code(), status.signal()) {
         (Some(code), _) => Ended::Status(code),
@@ -86,7 +85,7 @@ pub(crate) fn ended(status: ExitStatus) -> Ended {
     }
 }
 
-/// A stream that has a byte once this process got the signal.
+/// Returns a stream that becomes readable once this process has received the signal.
 pub(crate) fn announced(signal: i32) -> Result<UnixStream, LaunchError> {
     let pair = || -> io::Result<UnixStream> {
         let (read, write) = UnixStream::pair()?;

@@ -1,4 +1,4 @@
-//! The command line: gdr with its commands, and the help in groups.
+//! Command line: gdr with its commands, and its grouped help.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -40,7 +40,7 @@ pub(crate) struct CommandLine {
 /// The project's repository.
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
 
-/// The whole command.
+/// Returns the whole command.
 pub(crate) fn command() -> clap::Command {
     let command = Gdr::command().subcommands(commands::ALL.iter().map(Command::clap));
     let template = template(&command);
@@ -76,8 +76,8 @@ pub(crate) fn parse(given: &[OsString]) -> Result<CommandLine, clap::Error> {
     parsed().map_err(|error: clap::Error| error.format(&mut gdr))
 }
 
-/// Returns the value of `--color`, read before the rest of the command line, because its errors and
-/// help are colored too. The last one counts.
+/// Returns the value of `--color`, read before the rest of the command line because errors and help are colored too.
+/// The last occurrence counts.
 pub(crate) fn color(given: &[OsString]) -> Color {
     let options = given.iter().take_while(|argument| *argument != "--");
     let mut chosen = Color::Auto;
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Every command with its statuses, arguments and options, below the name of its parent.
+    /// Prints every command with its statuses, arguments and options, below the name of its parent.
     fn tree(command: &clap::Command, parent: &str, statuses: Statuses, text: &mut String) {
         let name = format!("{parent}{}", command.get_name());
         let codes: Vec<_> = with_usage(statuses)
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// The names of an argument, the values that it has a list of, and its default.
+    /// Returns the names of an argument, its possible values if it has a list of them, and its default.
     fn described(argument: &clap::Arg) -> String {
         let mut names: Vec<String> = Vec::new();
         names.extend(argument.get_short().map(|short| format!("-{short}")));

@@ -1,4 +1,4 @@
-//! A command of gdr: what its own file declares, and what the command line makes of it.
+//! A command of gdr: what its file declares, and how the command line uses that.
 
 use anyhow::Result;
 use clap::ArgMatches;
@@ -7,7 +7,7 @@ use crate::exit::{Exit, Statuses};
 use crate::global::Global;
 use crate::output::Output;
 
-/// The groups of commands in the help of gdr.
+/// Groups of commands in the help of gdr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     Prove,
@@ -22,26 +22,26 @@ pub(crate) enum Group {
 /// Runs a command whose options are `O`.
 pub(crate) type Run<O> = fn(&Global, &O, &mut Output) -> Result<Exit>;
 
-/// A command of a command line, with its options.
+/// A command from the command line, with its options.
 pub(crate) type Invocation = Box<dyn FnOnce(&Global, &mut Output) -> Result<Exit>>;
 
 /// Declares a command beside its options.
 pub(crate) trait CommandSpec: clap::Args + 'static {
     const GROUP: Group;
-    /// The statuses that it ends with, besides the one of a usage error.
+    /// Statuses that it ends with, besides the status of a usage error.
     const STATUSES: Statuses;
-    /// What its help says below the options.
+    /// Text of its help below the options.
     const EXAMPLES: &'static str = "";
-    /// The tool of GDRCopy that takes the same options.
+    /// The GDRCopy tool with the same options.
     const TOOL: Option<&'static str> = None;
     /// Returns better words for a usage error, where there are any.
     const INSTEAD: fn(&clap::Error) -> Option<String> = |_| None;
-    /// The statuses of errors that only this command has.
+    /// Statuses of errors that only this command has.
     const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |_| None;
     const RUN: Run<Self>;
 }
 
-/// A command in the list of all of them.
+/// A command in the list of commands.
 #[derive(Clone, Copy)]
 pub(crate) struct Command {
     pub(crate) name: &'static str,
@@ -51,7 +51,7 @@ pub(crate) struct Command {
     pub(crate) tool: Option<&'static str>,
     pub(crate) instead: fn(&clap::Error) -> Option<String>,
     pub(crate) status_of: fn(&anyhow::Error) -> Option<Exit>,
-    /// Gives a command of clap the options.
+    /// Adds the options to a clap command.
     pub(crate) with_options: fn(clap::Command) -> clap::Command,
     pub(crate) parse: fn(&ArgMatches) -> Result<Invocation, clap::Error>,
 }
@@ -81,7 +81,7 @@ impl Group {
 }
 
 impl Command {
-    /// The command that `S` declares.
+    /// Returns the command that `S` declares.
     pub(crate) const fn of<S: CommandSpec>(name: &'static str) -> Self {
         Self {
             name,

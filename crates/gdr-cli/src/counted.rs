@@ -1,8 +1,8 @@
-//! Numbers of things in sentences.
+//! Counted nouns in sentences.
 
 use std::fmt;
 
-/// A number of things: `1 line`, `2 lines`.
+/// A count with its noun: `1 line`, `2 lines`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted<N>(pub(crate) N, pub(crate) &'static str);
 

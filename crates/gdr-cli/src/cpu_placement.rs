@@ -1,5 +1,5 @@
-//! The CPUs that a measurement runs on: by default the CPUs of the NIC's NUMA node, else of the GPU's; at a
-//! loopback address it begins on other cores than the peer's.
+//! CPUs that a measurement runs on: by default the CPUs of the NIC's NUMA node, otherwise of the GPU's. At a loopback
+//! address, it starts on cores other than the peer's.
 
 use std::fmt;
 use std::fs;
@@ -25,24 +25,24 @@ pub(crate) struct CpuOptions {
     cpus: Option<WantedCpus>,
 }
 
-/// The CPUs of this end.
+/// CPUs of this end.
 #[derive(Debug)]
 pub(crate) struct PlacedEnd {
-    /// What the report says of them.
+    /// What the report says about them.
     pub(crate) facts: CpuPlacement,
-    /// All of them, where this end was bound to a part for the beginning.
+    /// All its CPUs, if this end was first bound to a part of them.
     freed: Option<CpuSet>,
 }
 
 impl PlacedEnd {
-    /// How long ends of one host have cores of their own: until the scheduler would part them, too. They are not kept
-    /// there, because on a busy machine an end has to evade.
+    /// How long the ends on one host stay on separate cores: until the scheduler would separate them as well. They are
+    /// not kept there, because on a busy machine an end must be able to move.
     const APART: Duration = Duration::from_millis(100);
 
-    /// The measurement begins: where this end was bound to a part of its CPUs, it may use all of them soon.
+    /// Begins the measurement. If this end was bound to a part of its CPUs, it may soon use all of them.
     pub(crate) fn begin(self) {
         if self.freed.is_some() {
-            // Where it stays bound to fewer CPUs, it measures all the same.
+            // If it stays bound to fewer CPUs, it still measures.
             let _ = thread::Builder::new().spawn(move || {
                 thread::sleep(Self::APART);
                 self.free()
@@ -56,10 +56,10 @@ impl PlacedEnd {
     }
 }
 
-/// The value of the option.
+/// Value of the option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum WantedCpus {
-    /// Those that the caller of this process allows.
+    /// The CPUs that the caller of this process allows.
     Any,
     Listed(CpuSet),
 }
@@ -122,7 +122,7 @@ impl fmt::Display for Nic {
 }
 
 impl CpuOptions {
-    /// The same, or the choice of the kernel's scheduler.
+    /// Returns the same, or the choice of the kernel's scheduler.
     pub(crate) fn or_any(&self, is_any: bool) -> Self {
         match is_any {
             true => Self {
@@ -173,7 +173,7 @@ impl CpuOptions {
     }
 }
 
-/// The CPUs to use out of the `allowed` ones, and why; no reason where nothing is nearer to some of them.
+/// Returns the CPUs to use among the `allowed` ones, and why. There is no reason if nothing is nearer to some of them.
 fn choose(
     wanted: Option<&WantedCpus>,
     nic: &Nic,
@@ -214,14 +214,14 @@ fn choose(
             format!("this process may not run on the CPUs of NUMA node {node}, where {what} is");
         return Ok((allowed.clone(), Some(why)));
     }
-    // A loopback address is at no node.
+    // A loopback address belongs to no node.
     let is_somewhere = nic.function(inventory).is_some();
     let why = is_somewhere.then(|| format!("no NUMA node of {nic} is known"));
     Ok((allowed.clone(), why))
 }
 
-/// The CPUs on which one of two ends of a host begins: half of the cores of a NUMA node, so that brief measurements do not
-/// depend on whether the scheduler has both ends on one core. `None` if there is a single core.
+/// Returns the CPUs on which one of two ends on a host starts: half of the cores of a NUMA node, so that brief
+/// measurements do not depend on whether the scheduler places both ends on one core. `None` if there is a single core.
 fn own_half(
     cpus: &CpuSet,
     side: Side,
@@ -251,14 +251,14 @@ fn own_half(
     (cores.len() > 1).then(|| own.intersection(&near))
 }
 
-/// The hardware threads of the core that `cpu` is one of, as the kernel says; none if it does not.
+/// Returns the hardware threads of the core that `cpu` belongs to, according to the kernel; empty if unknown.
 fn threads_of_core(cpu: u32) -> CpuSet {
     let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     let text = fs::read_to_string(file).unwrap_or_default();
     text.trim().parse().unwrap_or_default()
 }
 
-/// The CPUs that this process may run on.
+/// Returns the CPUs that this process may run on.
 fn allowed() -> Result<CpuSet> {
     let set = sched_getaffinity(None).context("the CPUs of this process cannot be read")?;
     let cpus = 0..rustix::thread::CpuSet::MAX_CPU;
@@ -268,14 +268,14 @@ fn allowed() -> Result<CpuSet> {
         .collect())
 }
 
-/// Moves every thread of this process. A thread that is created later has the CPUs of its creator.
+/// Moves every thread of this process. A thread that is created later inherits the CPUs of its creator.
 fn bind(cpus: &CpuSet) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     for cpu in cpus.iter() {
         set.set(cpu as usize);
     }
     let failed = || format!("this process cannot be bound to the CPUs {cpus}");
-    // A thread that is not moved yet may create one while the first list is worked off.
+    // A thread that has not been moved yet may create another while the first list is processed.
     for _ in 0..2 {
         for thread in fs::read_dir("/proc/self/task").with_context(failed)? {
             let name = thread.with_context(failed)?.file_name();
@@ -303,15 +303,15 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// The choice without the option, on a machine where every CPU is allowed.
+    /// Returns the choice without the option, on a machine where every CPU is allowed.
     fn chosen(nic: &Nic, gpu: Option<&str>, inventory: &Inventory) -> (String, Option<String>) {
         let gpu = gpu.map(|gpu| gpu.parse().unwrap());
         let (cpus, why) = choose(None, nic, gpu, inventory, &set("0-255")).unwrap();
         (cpus.to_string(), why)
     }
 
-    /// The example, its last RDMA device, which is in the second socket, and its first GPU, which is in
-    /// the first.
+    /// Returns the example, its last RDMA device, which is in the second socket, and its first GPU, which is in the
+    /// first.
     fn two_sockets() -> (MemorySource, Nic, String) {
         let node = example::node();
         let inventory = Inventory::read(&node);
@@ -334,7 +334,7 @@ mod tests {
         let both = chosen(&nic, Some(&gpu), &inventory);
         let why = format!("NUMA node {}, where {nic} is", far.1);
         assert_eq!(both, (far.0, Some(why)));
-        // The interface of a soft device that no PCI function is.
+        // The interface of a soft device that does not belong to a PCI function.
         let lo = Nic::Interface("lo".to_owned());
         let of_gpu = chosen(&lo, Some(&gpu), &inventory);
         let why = format!("NUMA node {}, where the GPU {gpu} is", near.1);

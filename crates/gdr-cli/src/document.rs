@@ -1,4 +1,4 @@
-//! The fields of every JSON document: its schema, the version of gdr, the host and the time.
+//! Fields of every JSON document: its schema, the version of gdr, the host and the time.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,13 +15,13 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// The kernel's file with the host name.
+/// Kernel file with the host name.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// The name of the node, if it is not this machine.
+/// Name of the node, if it is not this machine.
 static OTHER_NODE: OnceLock<Option<String>> = OnceLock::new();
 
-/// Sets the node that the documents of this process describe; its name may be unknown.
+/// Sets the node that the documents of this process describe. Its name may be unknown.
 pub(crate) fn is_about(node: Option<&dyn Source>) {
     let name = node.and_then(|node| node.text(HOSTNAME).ok());
     // The document describes the first node that a process reads.
@@ -31,7 +31,7 @@ pub(crate) fn is_about(node: Option<&dyn Source>) {
     );
 }
 
-/// A schema, and the members of its documents.
+/// A schema, with the members of its documents.
 #[derive(Serialize)]
 pub(crate) struct Document<T> {
     #[serde(flatten)]
@@ -40,8 +40,8 @@ pub(crate) struct Document<T> {
     pub(crate) content: T,
 }
 
-/// Adds the fields that every document has to the text of a JSON object: `gdr`, `host` and `time`,
-/// unless the object has them. `schema` and `version` must be in the object.
+/// Adds the fields of every document to the text of a JSON object: `gdr`, `host` and `time`, unless the object has
+/// them. The object must have `schema` and `version`.
 ///
 /// # Errors
 /// An object without a schema, or with a key twice.
@@ -66,7 +66,7 @@ pub(crate) fn write(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
         .with_context(|| format!("the document cannot be written to {}", path.display()))
 }
 
-/// The members of the completed object, each as `"key": value`.
+/// Returns the members of the completed object, each as `"key": value`.
 fn members(text: &str) -> serde_json::Result<Vec<String>> {
     let Object(mut fields) = serde_json::from_str(text)?;
     let mut take = |name: &str| {
@@ -103,7 +103,7 @@ fn members(text: &str) -> serde_json::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// The name of the node that the document is about.
+/// Returns the name of the node that the document is about.
 fn host() -> Option<String> {
     let here = || {
         let name = fs::read_to_string(HOSTNAME).ok()?;
@@ -112,14 +112,14 @@ fn host() -> Option<String> {
     OTHER_NODE.get().cloned().unwrap_or_else(here)
 }
 
-/// The time, by this machine's clock.
+/// Returns the time, by this machine's clock.
 fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     // A clock before 1970 was never set.
     rfc_3339(since.map_or(0, |since| since.as_secs()))
 }
 
-/// A time in UTC: `2026-11-21T01:40:00Z`.
+/// Formats a time in UTC: `2026-11-21T01:40:00Z`.
 fn rfc_3339(seconds: u64) -> String {
     let Utc {
         year,
@@ -132,7 +132,7 @@ fn rfc_3339(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// A moment of the calendar.
+/// A date and time of day.
 pub(crate) struct Utc {
     pub(crate) year: u64,
     pub(crate) month: u64,
@@ -143,7 +143,7 @@ pub(crate) struct Utc {
 }
 
 impl Utc {
-    /// The time `seconds` after the beginning of 1970.
+    /// Returns the time `seconds` after the beginning of 1970.
     pub(crate) fn of(seconds: u64) -> Self {
         let (day, second) = (seconds / 86_400, seconds % 86_400);
         // Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days. The year
@@ -168,7 +168,7 @@ impl Utc {
     }
 }
 
-/// The fields of a JSON object in their order, each name once.
+/// Fields of a JSON object in their order, each name once.
 struct Object(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for Object {

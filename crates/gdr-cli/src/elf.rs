@@ -12,19 +12,19 @@ use object::{LittleEndian, Object, ObjectSegment, ObjectSymbol};
 pub(crate) struct Elf<'a>(ElfFile<'a, FileHeader64<LittleEndian>>);
 
 impl<'a> Elf<'a> {
-    /// `None` for another file, a script for example.
+    /// Returns `None` for other files, such as scripts.
     pub(crate) fn new(bytes: &'a [u8]) -> Option<Self> {
         ElfFile::parse(bytes).ok().map(Self)
     }
 
-    /// Whether the loader runs it, which then reads `LD_PRELOAD`: statically linked programs run
-    /// without a loader.
+    /// Returns whether the loader runs it, which then reads `LD_PRELOAD`. Statically linked programs run without a
+    /// loader.
     pub(crate) fn has_loader(&self) -> bool {
         let mut headers = self.0.elf_program_headers().iter();
         headers.any(|header| header.p_type(LittleEndian) == PT_INTERP)
     }
 
-    /// The bytes of an exported object.
+    /// Returns the bytes of an exported object.
     pub(crate) fn object(&self, name: &str) -> Option<&'a [u8]> {
         let mut symbols = self.0.dynamic_symbols();
         let symbol = symbols.find(|symbol| symbol.name() == Ok(name))?;
@@ -35,7 +35,7 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// The versions of symbols that it defines; the first is its own name.
+    /// Returns the versions of symbols that it defines; the first is its own name.
     pub(crate) fn versions(&self) -> Vec<&'a [u8]> {
         let (sections, data) = (self.0.elf_section_table(), self.0.data());
         let defined = sections.gnu_verdef(LittleEndian, data).ok().flatten();
@@ -55,7 +55,7 @@ impl<'a> Elf<'a> {
     }
 }
 
-/// The path of a library in the loader's cache, `/etc/ld.so.cache`. It is the first one that exists.
+/// Returns the path of a library in the loader's cache, `/etc/ld.so.cache`, if it exists; the first match.
 pub(crate) fn cached<'a>(cache: &'a [u8], library: &str) -> Option<&'a Path> {
     let paths = cache
         .split(|byte| *byte == 0)
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// This test program: an ELF file with a loader.
+    /// Returns this test program: an ELF file with a loader.
     fn own() -> Vec<u8> {
         fs::read("/proc/self/exe").unwrap()
     }

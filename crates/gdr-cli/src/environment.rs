@@ -1,10 +1,9 @@
-//! The environment variables and files that gdr reads, for its manual pages.
+//! Environment variables and files that gdr reads, for its manual pages.
 
 /// A variable or a file, and its purpose.
 pub(crate) type Entry = (&'static str, &'static str);
 
-/// The variables that the command reads. docs/mapping.md has the same table, and the library's
-/// variables.
+/// Variables that the command reads. docs/mapping.md has the same table, and the library's variables.
 pub(crate) const VARIABLES: [Entry; 14] = [
     (
         "GDR_BACKEND",
@@ -58,7 +57,7 @@ pub(crate) const VARIABLES: [Entry; 14] = [
     ),
 ];
 
-/// The files of the command itself; what it looks at in a node is in docs/collect.md.
+/// Files of the command itself. docs/collect.md lists what it reads of a node.
 pub(crate) const FILES: [Entry; 4] = [
     (
         "/dev/nvidiactl, /dev/nvidiaN",

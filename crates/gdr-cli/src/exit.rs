@@ -13,23 +13,23 @@ pub(crate) enum Exit {
     Undecided,
     Usage,
     Input,
-    /// `gdr run` or `gdr trace` ran a program that succeeded and did not meet the requirement, or `gdr check` found
+    /// A program run by `gdr run` or `gdr trace` succeeded but did not meet the requirement, or `gdr check` found
     /// something.
     NotMet,
     /// `gdr run`, `gdr check` or `gdr trace` itself failed.
     Launcher,
-    /// The program was found and could not be started.
+    /// The program was found but could not be started.
     NotStarted,
     /// The program was not found.
     NotFound,
-    /// The status of a program that gdr ran.
+    /// Status of a program that gdr ran.
     Program(u8),
 }
 
 /// Exit statuses and their meanings.
 pub(crate) type Statuses = &'static [(Exit, &'static str)];
 
-/// The status of a wrong command line, which every command has.
+/// Status of an invalid command line, which every command has.
 const USAGE: (Exit, &str) = (Exit::Usage, "usage error: the command line is wrong");
 
 /// The meanings that the statuses of all commands share.
@@ -105,7 +105,7 @@ impl Exit {
             Self::Usage => 64,
             // EX_NOINPUT.
             Self::Input => 66,
-            // Statuses that a program that is run rarely has itself; from 125 on, as env(1) uses them.
+            // Statuses that programs rarely use themselves; from 125 on, as used by env(1).
             Self::NotMet => 120,
             Self::Launcher => 125,
             Self::NotStarted => 126,
@@ -121,7 +121,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The command line, or an environment variable in its place, is wrong.
+/// The command line, or an environment variable that replaces an option, is wrong.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 

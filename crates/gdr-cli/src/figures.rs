@@ -29,7 +29,7 @@ impl FigureOptions {
         }
     }
 
-    /// The same, and wide where `all_columns` says so.
+    /// Returns the same layout, wide if `all_columns` says so.
     pub(crate) fn or_wide(self, all_columns: bool) -> Self {
         Self {
             wide: self.wide || all_columns,
@@ -37,7 +37,7 @@ impl FigureOptions {
         }
     }
 
-    /// Whether any of them is given.
+    /// Returns whether any of them is given.
     pub(crate) fn is_given(self) -> bool {
         self.wide || self.csv
     }
@@ -59,7 +59,7 @@ enum Layout {
     Csv,
 }
 
-/// A column: its title, its name as CSV, and its width.
+/// A column: its title, its name in CSV, and its width.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     title: &'static str,
@@ -77,7 +77,7 @@ enum Shown {
 }
 
 impl Column {
-    /// A column of every layout.
+    /// Returns a column of every layout.
     pub(crate) const fn new(title: &'static str, name: &'static str, width: usize) -> Self {
         Self {
             title,
@@ -87,7 +87,7 @@ impl Column {
         }
     }
 
-    /// A column that narrow tables leave out.
+    /// Returns a column that narrow tables leave out.
     pub(crate) const fn wide(title: &'static str, name: &'static str, width: usize) -> Self {
         Self {
             shown: Shown::NotNarrow,
@@ -95,7 +95,7 @@ impl Column {
         }
     }
 
-    /// A column of CSV only; text prints its value elsewhere.
+    /// Returns a column of CSV only; text prints its value elsewhere.
     pub(crate) const fn csv(name: &'static str) -> Self {
         Self {
             shown: Shown::InCsv,
@@ -128,7 +128,7 @@ impl Cell {
         }
     }
 
-    /// The cell in CSV, without quotes: no cell contains a comma.
+    /// Returns the cell in CSV, without quotes: no cell contains a comma.
     fn as_csv(&self) -> String {
         match self {
             Self::Text(text) => text.replace(',', ";"),
@@ -139,7 +139,7 @@ impl Cell {
     }
 }
 
-/// A table whose rows are written while they are measured.
+/// A table whose rows are printed while the measurement runs.
 pub(crate) struct Figures {
     columns: Vec<Column>,
     layout: Layout,
@@ -167,7 +167,7 @@ impl Figures {
             .try_for_each(|cells| output.line(self.row(&cells)))
     }
 
-    /// The line of titles.
+    /// Returns the line of titles.
     pub(crate) fn head(&self) -> String {
         if self.layout == Layout::Csv {
             let names: Vec<_> = self.columns.iter().map(|column| column.name).collect();
@@ -176,7 +176,7 @@ impl Figures {
         self.line(self.columns.iter().map(|column| column.title.to_owned()))
     }
 
-    /// A line of figures, a cell for every column.
+    /// Returns a line of figures, a cell for every column.
     pub(crate) fn row(&self, cells: &[Cell]) -> String {
         if self.layout == Layout::Csv {
             let cells: Vec<_> = cells.iter().map(Cell::as_csv).collect();
@@ -213,7 +213,7 @@ pub(crate) const DURATION: [Column; 6] = [
     Column::csv("samples"),
 ];
 
-/// The cells of [`DURATION`].
+/// Returns the cells of [`DURATION`].
 pub(crate) fn duration(summary: &Summary) -> [Cell; 6] {
     let us = |ns: f64| Cell::Figure(ns / 1000.0);
     [
@@ -233,7 +233,7 @@ pub(crate) const RATE: [Column; 3] = [
     Column::new("Mop/s", "mop_per_s", 10),
 ];
 
-/// The cells of [`RATE`], for operations of `size` bytes, `gb_per_s` of 10^9 bytes a second.
+/// Returns the cells of [`RATE`], for operations of `size` bytes at `gb_per_s` (10^9 bytes per second).
 pub(crate) fn rate(size: u64, gb_per_s: f64) -> [Cell; 3] {
     [
         Cell::Figure(gb_per_s),

@@ -1,17 +1,17 @@
-//! The options that the command line has.
+//! Options given on the command line.
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 use gdr_perf::{ChosenPart, Expected};
 
-/// The arguments of a command that its command line has. The first field of its options: each field takes its
-/// value away from what was parsed.
+/// Arguments that were given on the command line. Must be the first field of a command's options, because each field
+/// takes its value out of what was parsed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GivenOptions(Vec<String>);
 
 impl GivenOptions {
-    /// What a listening end expects of its peer's choice: those `parts` that it was given itself. Each is listed
-    /// under the argument that sets it.
+    /// Returns what a listening end requires of its peer's choice: those `parts` that it was given itself. Each is
+    /// listed with the argument that sets it.
     pub(crate) fn expected<T>(
         &self,
         ours: T,

@@ -24,22 +24,22 @@ pub(crate) struct Global {
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = COMMON)]
     pub(crate) verbose: u8,
 
-    /// The name that this program was started by.
+    /// Name that this program was started with.
     #[arg(skip)]
     pub(crate) called: Called,
 }
 
-/// The name that gdr was started by.
+/// Name that gdr was started with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Called {
     /// Its own.
     #[default]
     Gdr,
-    /// The name of one of GDRCopy's tools, whose output it then prints.
+    /// Name of a GDRCopy tool, whose output it then prints.
     Gdrcopy,
 }
 
-/// The heading of the options of every command.
+/// Heading of the options of every command.
 pub(crate) const COMMON: &str = "Common options";
 
 /// When to color.

@@ -1,4 +1,4 @@
-//! The options that name a GPU and a backend.
+//! Options that name a GPU and a backend.
 
 use clap::{Args, ValueEnum};
 use gdr_copy::BackendKind;
@@ -27,13 +27,13 @@ pub(crate) struct GpuOptions {
     #[arg(long, conflicts_with = "simulate", help_heading = "GPU")]
     pub(crate) require_gpu: bool,
 
-    /// The rank of this process on its host, which chooses a GPU where no option names one.
+    /// Rank of this process on its host, which chooses a GPU if no option names one.
     #[arg(skip)]
     pub(crate) local_rank: Option<usize>,
 }
 
 impl GpuOptions {
-    /// Whether an option asks for a GPU, a simulated one included.
+    /// Returns whether an option asks for a GPU, a simulated one included.
     pub(crate) const fn is_named(&self) -> bool {
         self.gpu.is_some() || self.simulate || self.require_gpu
     }
@@ -105,7 +105,7 @@ pub(crate) struct RealGpu {
 /// How strictly a real GPU is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Demand {
-    /// No option and no variable names a GPU or a backend.
+    /// No option or variable names a GPU or a backend.
     Unsaid,
     /// An option or `GDR_BACKEND` names one.
     Named,
@@ -114,13 +114,13 @@ pub(crate) enum Demand {
 }
 
 impl GpuOptions {
-    /// Whether an option asks for a GPU.
+    /// Returns whether an option asks for a GPU.
     pub(crate) fn is_given(&self) -> bool {
         self.gpu.is_some() || self.backend.is_some() || self.simulate || self.require_gpu
     }
 
-    /// The same options where another one names a second GPU: a machine that has GPUs is asked for then,
-    /// and without a name the first is the default, as ever.
+    /// Returns the same options for a command in which another option may name a second GPU. A GPU is then required,
+    /// and without a name the first one stays the default.
     pub(crate) fn beside(&self, other: Option<&GpuName>) -> Self {
         let first = other.map(|_| GpuName::Index(0));
         Self {
@@ -129,7 +129,7 @@ impl GpuOptions {
         }
     }
 
-    /// The same options, with this GPU.
+    /// Returns the same options, with this GPU.
     pub(crate) fn with_gpu(&self, name: &GpuName) -> Self {
         Self {
             gpu: Some(name.clone()),
@@ -137,7 +137,7 @@ impl GpuOptions {
         }
     }
 
-    /// The requested GPU, where `variable` is the value of `GDR_BACKEND`.
+    /// Returns the requested GPU, where `variable` is the value of `GDR_BACKEND`.
     pub(crate) fn wanted(&self, variable: Option<&str>) -> anyhow::Result<Wanted> {
         let usage = |what: &str| Err(UsageError(what.to_owned()).into());
         if self.simulate {
@@ -177,11 +177,11 @@ impl GpuOptions {
         }
     }
 
-    /// The named GPU, among those that this process sees.
+    /// Returns the named GPU, among those that this process sees.
     pub(crate) fn select(&self, gpus: &[&DeviceInfo]) -> Result<Ordinal, NoSuchGpu> {
         match (&self.gpu, self.local_rank) {
             (Some(name), _) => name.find(gpus),
-            // A launcher may show each rank its own GPU only.
+            // A launcher may show each rank only its own GPU.
             (None, Some(rank)) => Ok(Ordinal((rank % gpus.len().max(1)) as u32)),
             (None, None) => Ok(Ordinal(0)),
         }
@@ -193,7 +193,7 @@ impl GpuOptions {
 pub(crate) enum GpuName {
     /// The index within `CUDA_VISIBLE_DEVICES`.
     Index(u32),
-    /// A UUID or its beginning, in lower case.
+    /// A UUID or a prefix of one, in lower case.
     Uuid(String),
     /// A PCI address.
     Pci(Bdf),
@@ -217,7 +217,7 @@ impl GpuName {
             let is_uuid = (1..=36).contains(&digits.len()) && digits.bytes().all(hexadecimal);
             return is_uuid.then_some(Self::Uuid(lower)).ok_or_else(wrong);
         }
-        // nvidia-smi writes the function, NCCL and GDRCopy do not always.
+        // nvidia-smi always includes the function; NCCL and GDRCopy do not.
         let address = match text.contains('.') {
             true => text.parse(),
             false => format!("{text}.0").parse(),
@@ -225,7 +225,7 @@ impl GpuName {
         address.map(Self::Pci).map_err(|_| wrong())
     }
 
-    /// The GPU of this name among these.
+    /// Returns the GPU of this name among these.
     pub(crate) fn find(&self, gpus: &[&DeviceInfo]) -> Result<Ordinal, NoSuchGpu> {
         let missing = |what: String| {
             let seen: Vec<String> = gpus.iter().map(|gpu| describe(gpu)).collect();
@@ -319,7 +319,7 @@ mod tests {
             ..GpuOptions::default()
         };
         assert_eq!(demand(&gpu, None), Demand::Named);
-        // The GPU that another option names is a real one, too.
+        // A GPU that another option names is real, too.
         let source = GpuName::Index(1);
         assert_eq!(demand(&none.beside(Some(&source)), None), Demand::Named);
         assert_eq!(demand(&none.beside(None), None), Demand::Unsaid);

@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::gpu::{Demand, GpuName, GpuOptions, RealGpu, Wanted};
 use crate::hardware::{Found, look};
 
-/// Simulated GPUs: two, so that mixing them up is detected.
+/// Number of simulated GPUs: two, so that mixing them up is detected.
 const SIMULATED_GPUS: u32 = 2;
 
 /// The GPUs of this process, the chosen one, and its backend.
@@ -23,15 +23,14 @@ pub(crate) struct GpuContext {
     pub(crate) simulated: Option<String>,
 }
 
-/// What a command does on a machine without a GPU, a driver and device nodes, if no option asks for
-/// a real GPU.
+/// What a command does on a machine without a GPU, a driver and device nodes, if no option asks for a real GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WithoutGpu {
-    /// It ends: its result would describe hardware.
+    /// Exits, because its result would describe hardware.
     Exit,
-    /// It simulates a GPU, and prints that it does.
+    /// Simulates a GPU, and prints that it does.
     Simulates,
-    /// It fails: its options require real hardware.
+    /// Fails, because its options require real hardware.
     Fails,
 }
 
@@ -52,7 +51,7 @@ pub(crate) enum NoGpu {
 }
 
 impl NoGpu {
-    /// The status that a command ends with.
+    /// Returns the status that a command ends with.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Absent { exit } => *exit,
@@ -60,7 +59,7 @@ impl NoGpu {
         }
     }
 
-    /// The code of this error for programs.
+    /// Returns the code of this error for programs.
     pub(crate) const fn code(&self) -> &'static str {
         match self {
             Self::Absent { .. } => "no_gpu",
@@ -70,8 +69,8 @@ impl NoGpu {
 }
 
 impl GpuContext {
-    /// Opens the GPU that the options name. It is simulated only if the options ask for that, or if
-    /// `without` permits it and the machine shows no trace of a real GPU.
+    /// Opens the GPU that the options name. Simulates it only if the options ask for that, or if `without` permits it
+    /// and the machine shows no trace of a real GPU.
     pub(crate) fn open(options: &GpuOptions, without: WithoutGpu) -> anyhow::Result<Self> {
         let variable = std::env::var_os("GDR_BACKEND");
         let variable = variable.map(|name| name.to_string_lossy().into_owned());
@@ -81,7 +80,7 @@ impl GpuContext {
         };
         match look(Path::new("/"), find_gpus) {
             Found::Gpus((cuda, gpus)) => {
-                // A real GPU that cannot be mapped is a failure and is never simulated instead.
+                // A real GPU that cannot be mapped is a failure, and is never replaced by a simulated one.
                 let builder = Context::builder().cuda(cuda.clone());
                 let context = match real.backend {
                     Some(kind) => builder.backend(kind).open()?,
@@ -122,7 +121,7 @@ impl GpuContext {
         })
     }
 
-    /// The GPU of this name; without one, the chosen GPU.
+    /// Returns the GPU of this name; without one, the chosen GPU.
     pub(crate) fn gpu(&self, name: Option<&GpuName>) -> anyhow::Result<Gpu> {
         let Some(name) = name else {
             return Ok(self.target.gpu().clone());
@@ -135,7 +134,7 @@ impl GpuContext {
         Ok(found.ok_or(missing)?.clone())
     }
 
-    /// The same target on the GPU of this name, if one is named.
+    /// Returns the same target on the GPU of this name, if one is named.
     pub(crate) fn second(&self, name: Option<&GpuName>) -> anyhow::Result<Option<BenchTarget>> {
         match name {
             Some(name) => Ok(Some(self.target.on(self.gpu(Some(name))?))),
@@ -143,8 +142,8 @@ impl GpuContext {
         }
     }
 
-    /// Like [`GpuContext::open`], for memory that RDMA transfers into. A GPU whose memory no backend maps
-    /// is accepted where the options name no backend: a staged transfer reaches it too.
+    /// Like [`GpuContext::open`], for memory that RDMA transfers into. Accepts a GPU whose memory no backend can map if
+    /// the options name no backend, because staged transfers work there too.
     pub(crate) fn open_for_transfer(
         options: &GpuOptions,
         without: WithoutGpu,
@@ -160,7 +159,8 @@ impl GpuContext {
         }
     }
 
-    /// The GPU that the options name, whose memory no backend maps for the reason in `error`.
+    /// Returns the GPU that the options name, without mappings: no backend can map its memory, for the reason in
+    /// `error`.
     fn without_mappings(options: &GpuOptions, error: &gdr_copy::Error) -> anyhow::Result<Self> {
         let cuda = Cuda::load()?;
         let gpus = Gpu::all(cuda.clone())?;
@@ -173,7 +173,7 @@ impl GpuContext {
     }
 }
 
-/// The PCI address of the GPU of this name.
+/// Returns the PCI address of the GPU of this name.
 pub(crate) fn pci_address(name: &GpuName) -> anyhow::Result<Bdf> {
     if let GpuName::Pci(address) = name {
         return Ok(*address);
@@ -200,7 +200,7 @@ fn named(options: &GpuOptions, driver: Arc<dyn Driver>, gpus: &[Gpu]) -> anyhow:
     Ok(Gpu::open(driver, options.select(&seen)?)?)
 }
 
-/// Decides, on a machine without any trace of a GPU, why one is simulated or how the command ends.
+/// On a machine without any trace of a GPU, decides why one is simulated or how the command ends.
 fn settle(real: RealGpu, without: WithoutGpu) -> Result<&'static str, NoGpu> {
     let exit = match (real.demand, without) {
         (Demand::Unsaid, WithoutGpu::Simulates) => {

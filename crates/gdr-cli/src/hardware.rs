@@ -1,4 +1,4 @@
-//! Whether this machine has an NVIDIA GPU that can be used.
+//! Whether this machine has a usable NVIDIA GPU.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -6,9 +6,9 @@ use std::path::Path;
 
 use gdr_cuda::Error;
 
-/// The library of the driver.
+/// Library of the driver.
 const LIBRARY: &str = "libcuda.so.1";
-/// NVIDIA's PCI vendor number, as sysfs writes it.
+/// NVIDIA's PCI vendor ID, as sysfs writes it.
 const NVIDIA: &str = "0x10de";
 
 /// The result of a search for a GPU.
@@ -18,12 +18,12 @@ pub(crate) enum Found<G> {
     Gpus(G),
     /// No GPU, no driver and no device node.
     Nothing,
-    /// Some trace of a GPU, but none that can be used: the reason.
+    /// Some trace of a GPU, but no usable one, for this reason.
     Unusable(String),
 }
 
-/// Searches for a GPU. `load` loads the driver library and returns `None` if it shows no GPU; device
-/// nodes and PCI functions are searched below `root`.
+/// Searches for a GPU. `load` loads the driver library and returns `None` if it shows no GPU. Device nodes and PCI
+/// functions are searched below `root`.
 pub(crate) fn look<G>(root: &Path, load: impl FnOnce() -> Result<Option<G>, Error>) -> Found<G> {
     let error = match load() {
         Ok(Some(gpus)) => return Found::Gpus(gpus),
@@ -44,8 +44,8 @@ pub(crate) fn look<G>(root: &Path, load: impl FnOnce() -> Result<Option<G>, Erro
     }
 }
 
-/// Whether the driver library is missing. A library that `GDR_LIBCUDA` names, and one that exists but
-/// cannot be loaded, count as a driver.
+/// Returns whether the driver library is missing. A library that `GDR_LIBCUDA` names, and one that exists but cannot be
+/// loaded, count as a driver.
 fn is_absent(error: &Error) -> bool {
     match error {
         Error::Library { library, reason } => {
@@ -56,7 +56,7 @@ fn is_absent(error: &Error) -> bool {
     }
 }
 
-/// Traces of an NVIDIA GPU or its driver in the file systems below `root`.
+/// Lists traces of an NVIDIA GPU or its driver in the file systems below `root`.
 fn signs(root: &Path) -> Vec<String> {
     let functions = entries(root, "sys/bus/pci/devices", |name| {
         let vendor = root.join("sys/bus/pci/devices").join(name).join("vendor");
@@ -80,8 +80,8 @@ fn signs(root: &Path) -> Vec<String> {
     .collect()
 }
 
-/// The `wanted` names in a directory, sorted. A missing directory has none; a directory that cannot
-/// be read is an error.
+/// Returns the `wanted` names in a directory, sorted. A missing directory has none; a directory that cannot be read is
+/// an error.
 fn entries(
     root: &Path,
     directory: &str,
@@ -120,7 +120,7 @@ mod tests {
         look(root.path(), || Err(error))
     }
 
-    /// A root with these files.
+    /// Returns a root with these files.
     fn root(files: &[(&str, &str)]) -> TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_read_is_no_absence() {
-        // A file in its place fails for every user, root included.
+        // A file in place of the directory fails for every user, including root.
         let odd = root(&[("sys/bus/pci/devices", "")]);
         assert!(
             matches!(found(&odd, missing()), Found::Unusable(why) if why.contains("cannot be read"))

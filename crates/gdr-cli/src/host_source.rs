@@ -10,13 +10,13 @@ use std::time::Duration;
 use gdr_cuda::{Cuda, Driver, Error};
 use gdr_node::{Absence, Datum, Errno, GpuFacts, Probe, ThisNode, virtual_path};
 
-/// The deadline of a driver's answer. Without persistence mode, NVIDIA's driver initializes every GPU
-/// first, which takes seconds each. A driver that hangs must not block the diagnosis.
+/// Deadline of a driver's answer. Without persistence mode, NVIDIA's driver first initializes every GPU, which takes
+/// seconds each. A driver that hangs must not block the diagnosis.
 const LIMIT: Duration = Duration::from_secs(60);
 /// `ETIMEDOUT` of Linux.
 const TOO_LATE: Errno = Errno(110);
 
-/// This machine.
+/// Returns this machine.
 pub(crate) fn this_node() -> ThisNode {
     ThisNode::new()
         .with(virtual_path::CUDA_DEVICES, || in_time(cuda_devices))
@@ -24,11 +24,11 @@ pub(crate) fn this_node() -> ThisNode {
         .with(virtual_path::VERBS_DEVICES, || in_time(verbs::devices))
 }
 
-/// The answer of `ask` within [`LIMIT`]. The thread of a driver that hangs is leaked.
+/// Returns the answer of `ask` within [`LIMIT`]. The thread of a driver that hangs is leaked.
 fn in_time(ask: fn() -> Datum<Vec<u8>>) -> Datum<Vec<u8>> {
     let (send, receive) = mpsc::channel();
     thread::spawn(move || {
-        // The receiver is gone after the deadline.
+        // After the deadline, the receiver is gone.
         let _ = send.send(ask());
     });
     receive
@@ -64,7 +64,7 @@ fn gpu_facts(info: &gdr_cuda::DeviceInfo) -> GpuFacts {
     }
 }
 
-/// A UUID as nvidia-smi writes it.
+/// Formats a UUID as nvidia-smi does.
 pub(crate) fn uuid(bytes: [u8; 16]) -> String {
     let mut text = String::from("GPU");
     for (at, byte) in bytes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: a process that gets one says so at once, and ends soon.
+//! Ctrl-C and SIGTERM: the process reports the signal at once and ends soon.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,19 +15,19 @@ use signal_hook::{flag, low_level};
 use crate::exit::Exit;
 use crate::progress::{last_words, print_to_stderr};
 
-/// How long what is running may go on after the first signal without a word.
+/// How long work in progress may continue after the first signal before that is reported.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// The effect of the first signal.
+/// Effect of the first signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstSignal {
-    /// The first sets the flag; the second ends the process.
+    /// The first signal sets the flag; the second ends the process.
     RequestsStop,
-    /// The first ends the process.
+    /// The first signal ends the process.
     Terminates,
 }
 
-/// A flag that a signal sets. A signal that ends the process uses the status of an undecided result.
+/// Returns a flag that a signal sets. A signal that ends the process uses the status of an undecided result.
 pub(crate) fn flag(first: FirstSignal) -> Result<Arc<AtomicBool>> {
     match first {
         FirstSignal::Terminates => watched(Duration::ZERO, || {
@@ -40,7 +40,7 @@ pub(crate) fn flag(first: FirstSignal) -> Result<Arc<AtomicBool>> {
     }
 }
 
-/// A flag that a signal sets. `late` is called where the process has not ended soon after.
+/// Returns a flag that a signal sets. `late` is called if the process has not ended soon after.
 pub(crate) fn flag_or(late: impl FnOnce() + Send + 'static) -> Result<Arc<AtomicBool>> {
     watched(GRACE, late)
 }
@@ -59,7 +59,7 @@ fn watched(grace: Duration, late: impl FnOnce() + Send + 'static) -> Result<Arc<
     let stop = Arc::new(AtomicBool::new(false));
     let (mut signaled, writer) = UnixStream::pair().context(CONTEXT)?;
     for signal in [SIGINT, SIGTERM] {
-        // In this order, so that the shutdown handler sees the flag of the previous signal.
+        // Register in this order, so that the shutdown handler sees the flag of the previous signal.
         flag::register_conditional_shutdown(signal, status(), Arc::clone(&stop))
             .and_then(|_| flag::register(signal, Arc::clone(&stop)))
             .and_then(|_| low_level::pipe::register(signal, writer.try_clone()?))
@@ -88,6 +88,6 @@ fn watched(grace: Duration, late: impl FnOnce() + Send + 'static) -> Result<Arc<
 pub(crate) struct Interrupted {
     pub(crate) done: usize,
     pub(crate) total: usize,
-    /// The measurements before the signal.
+    /// Measurements made before the signal.
     pub(crate) measured: Vec<Value>,
 }

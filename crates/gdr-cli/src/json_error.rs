@@ -1,4 +1,4 @@
-//! Errors as a program reads them: their codes and exit statuses.
+//! Errors in the form that programs read: codes and exit statuses.
 
 use gdr_doctor::environment::NoRail;
 use gdr_perf::report::Schema;
@@ -35,7 +35,7 @@ struct Details {
 }
 
 impl JsonError {
-    /// The document for `error`, whose text is `message`.
+    /// Returns the document for `error`, whose text is `message`.
     pub(crate) fn new(error: &anyhow::Error, message: String, exit: Exit) -> Self {
         let interrupted = error.downcast_ref::<Interrupted>();
         Self {
@@ -44,7 +44,7 @@ impl JsonError {
         }
     }
 
-    /// The document for a command line that cannot be parsed.
+    /// Returns the document for a command line that cannot be parsed.
     pub(crate) fn usage(message: String) -> Self {
         Self::named("usage", message, Exit::Usage)
     }
@@ -59,7 +59,7 @@ impl JsonError {
     }
 }
 
-/// The exit status of a command that ends with `error`, which has no status of its own for it.
+/// Returns the exit status for `error`, to which the command assigns no status of its own.
 pub(crate) fn exit_status(error: &anyhow::Error) -> Exit {
     if error.is::<UsageError>() {
         return Exit::Usage;
@@ -94,7 +94,7 @@ pub(crate) fn exit_status(error: &anyhow::Error) -> Exit {
     }
 }
 
-/// The code of the first error in the chain that has one.
+/// Returns the code of the first error in the chain that has one.
 fn code(error: &anyhow::Error) -> &'static str {
     type Cause<'a> = &'a (dyn std::error::Error + 'static);
     fn of<E: std::error::Error + 'static>(

@@ -1,4 +1,4 @@
-//! Starting programs with a library of gdr in front of libibverbs.
+//! Starts programs with one of gdr's libraries in front of libibverbs.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -20,11 +20,11 @@ use crate::exit::Exit;
 pub(crate) enum PreloadLibrary {
     /// gdr's devices, for `gdr run`.
     Verbs,
-    /// The counts of `gdr trace`, and the rules of `gdr check`.
+    /// The counters of `gdr trace`, and the rules of `gdr check`.
     Trace,
 }
 
-/// Why a program was not started, and the exit status that says so.
+/// Why a program was not started, which also determines the exit status.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
     /// The library was not found.
@@ -87,7 +87,7 @@ pub(crate) enum LaunchError {
 }
 
 impl LaunchError {
-    /// The status, as env(1) has it.
+    /// Returns the status, as env(1) has it.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::NotFound(_) => Exit::NotFound,
@@ -102,8 +102,8 @@ fn listed(paths: &[PathBuf]) -> String {
     paths.join(", ")
 }
 
-/// Replaces this process by the program at `path`, so that its status and signals need no relay.
-/// Returns only if that fails.
+/// Replaces this process by the program at `path`, so that status and signals need no forwarding. Returns only if that
+/// fails.
 pub(crate) fn become_program(
     path: PathBuf,
     name: &OsStr,
@@ -122,7 +122,7 @@ pub(crate) fn become_program(
 }
 
 impl PreloadLibrary {
-    /// The name of its file.
+    /// Returns the name of its file.
     pub(crate) const fn file(self) -> &'static str {
         match self {
             Self::Verbs => "libgdr-verbs.so",
@@ -130,7 +130,7 @@ impl PreloadLibrary {
         }
     }
 
-    /// The object in it that has its version.
+    /// Returns the object in it that has its version.
     const fn version_symbol(self) -> &'static str {
         match self {
             Self::Verbs => "gdr_verbs_version",
@@ -138,7 +138,7 @@ impl PreloadLibrary {
         }
     }
 
-    /// Its path; it has this version.
+    /// Returns its path; it has this version.
     pub(crate) fn find(self) -> Result<PathBuf, LaunchError> {
         let file = self.file();
         let named = env::var_os("GDR_VERBS_LIBRARY").filter(|path| !path.is_empty());
@@ -170,7 +170,7 @@ impl PreloadLibrary {
     }
 }
 
-/// Where a library is when gdr is installed, and in cargo's target folder.
+/// Returns where a library is when gdr is installed, and in cargo's target folder.
 fn beside(file: &str) -> Vec<PathBuf> {
     let gdr = env::current_exe().unwrap_or_default();
     let prefix = gdr.parent().and_then(Path::parent);
@@ -180,8 +180,8 @@ fn beside(file: &str) -> Vec<PathBuf> {
     paths.to_vec()
 }
 
-/// The value of a variable with a path before what it has. The library of `gdr trace` stays before it,
-/// as it counts what goes to the libraries after it.
+/// Returns the value of a variable with a path prepended. The library of `gdr trace` stays in front of it, because it
+/// counts calls to the libraries behind it.
 pub(crate) fn prepended(variable: &'static str, path: &Path) -> Result<OsString, LaunchError> {
     in_front(variable, path, &env::var_os(variable).unwrap_or_default())
 }
@@ -199,7 +199,7 @@ pub(crate) fn in_front(
         return Err(LaunchError::Separator { path, variable });
     }
     let others = before.as_bytes().split(|byte| *byte == b':');
-    // A program that gdr started may start gdr.
+    // A program that gdr started may itself start gdr.
     let others = others.filter(|other| !other.is_empty() && *other != added);
     let is_trace = |other: &&[u8]| {
         let name = Path::new(OsStr::from_bytes(other)).file_name();
@@ -211,13 +211,13 @@ pub(crate) fn in_front(
     Ok(OsString::from_vec(all.join(&b':')))
 }
 
-/// A word of a shell.
+/// Returns a word of a shell.
 pub(crate) fn quoted(value: &OsStr) -> Vec<u8> {
     let inner: Vec<_> = value.as_bytes().split(|byte| *byte == b'\'').collect();
     [b"'".as_slice(), &inner.join(&b"'\\''"[..]), b"'"].concat()
 }
 
-/// The program's file, found as a shell does.
+/// Returns the program's file, found as a shell does.
 pub(crate) fn found(program: &OsStr) -> Result<PathBuf, LaunchError> {
     let path = Path::new(program);
     let not_found = || LaunchError::NotFound(path.to_owned());
@@ -233,16 +233,16 @@ pub(crate) fn found(program: &OsStr) -> Result<PathBuf, LaunchError> {
     files.find(is_program).ok_or_else(not_found)
 }
 
-/// Finds out what would keep a library out of the program.
+/// Checks what would keep a library out of the program.
 pub(crate) fn examine(path: &Path) -> Result<(), LaunchError> {
     if let Some(why) = privileges(path) {
         let path = path.to_owned();
         return Err(LaunchError::Privileged { path, why });
     }
-    /// More than programs have; of a longer file the rest does not matter.
+    /// More than any program has. The rest of a longer file does not matter.
     const MOST: u64 = 256 << 20;
     let mut bytes = Vec::new();
-    // A file that cannot be read may still be one that can be run.
+    // A file that cannot be read may still be executable.
     let read = fs::File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
     if read.is_err() {
         bytes.clear();
@@ -253,7 +253,7 @@ pub(crate) fn examine(path: &Path) -> Result<(), LaunchError> {
     }
 }
 
-/// Why the loader would ignore `LD_PRELOAD` (`AT_SECURE` in getauxval(3)).
+/// Returns why the loader would ignore `LD_PRELOAD` (`AT_SECURE` in getauxval(3)).
 fn privileges(path: &Path) -> Option<&'static str> {
     const SETUID: u32 = 0o4000;
     const SETGID: u32 = 0o2010;

@@ -1,4 +1,4 @@
-//! The `gdr` command: the command line and the presentation. The libraries do the work.
+//! The `gdr` command: command line and presentation. The libraries do the work.
 
 #![forbid(unsafe_code)]
 
@@ -153,7 +153,7 @@ fn print_error(words: impl std::fmt::Display) {
     print_to_stderr(format_args!("{} {words}", "error:".red().bold()));
 }
 
-/// The error and its causes, without those that it quotes, and what helps against it.
+/// Returns the error and its causes, without causes that it already quotes, and the remedy.
 fn words(error: &anyhow::Error) -> String {
     let text = error.chain().fold(String::new(), |text, cause| {
         let cause = cause.to_string();
@@ -166,7 +166,7 @@ fn words(error: &anyhow::Error) -> String {
     remedy::with_remedies(text, remedy::of(error))
 }
 
-/// Logs to standard error: by `GDR_LOG`, a level or targets with levels, else by the number of `-v`.
+/// Logs to standard error, as set by `GDR_LOG` (a level, or targets with levels), otherwise by the number of `-v`.
 fn log_to_stderr(global: &Global) -> anyhow::Result<()> {
     let level = match global.verbose {
         0 => LevelFilter::WARN,

@@ -1,4 +1,4 @@
-//! The manual pages: clap_mangen's sections and additional ones.
+//! Manual pages: clap_mangen's sections and additional ones.
 
 use std::io;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn write(command: &Command, directory: &Path) -> io::Result<()> {
         .try_for_each(|sub| write(sub, directory))
 }
 
-/// The page's name: `gdr-topo-why`.
+/// Returns the page's name: `gdr-topo-why`.
 fn page(command: &Command) -> String {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     name.replace(' ', "-")
@@ -61,7 +61,7 @@ fn render(command: &Command) -> io::Result<Vec<u8>> {
     let help = command.get_after_help().map(ToString::to_string);
     for part in help.unwrap_or_default().split("\n\n") {
         match part.split_once(":\n") {
-            // Verbatim: commands and a table.
+            // Verbatim, because it contains commands and a table.
             Some((title, lines)) => section(
                 &mut text,
                 &title.to_uppercase(),
@@ -80,7 +80,7 @@ fn section(text: &mut Vec<u8>, title: &str, body: &str) {
     text.extend(format!(".SH \"{title}\"\n{body}\n").bytes());
 }
 
-/// Every option with its value, then the positional arguments.
+/// Returns every option with its value, then the positional arguments.
 fn synopsis(command: &Command) -> String {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let mut words = vec![format!("\\fB{}\\fR", escape(name))];
@@ -127,7 +127,7 @@ fn optional(argument: &Arg, text: String) -> String {
     }
 }
 
-/// The placeholder of an argument's value.
+/// Returns the placeholder of an argument's value.
 fn value(argument: &Arg) -> Option<String> {
     let takes = matches!(argument.get_action(), ArgAction::Set | ArgAction::Append);
     let names = argument.get_value_names().filter(|_| takes)?;
@@ -141,7 +141,7 @@ fn entries(entries: &[Entry]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The pages of the parent command and the subcommands; for GDRCopy's tools, gdr's page.
+/// Returns the pages of the parent command and the subcommands; for GDRCopy's tools, gdr's page.
 fn see_also(command: &Command, name: &str) -> String {
     let below = command.get_subcommands().map(page);
     let above = match (Tool::named(name), name.rsplit_once('-')) {
@@ -154,7 +154,7 @@ fn see_also(command: &Command, name: &str) -> String {
     pages.collect::<Vec<_>>().join(", ")
 }
 
-/// Escapes text for roff: hyphens that can be copied, and no line that is a request.
+/// Escapes text for roff, so that hyphens can be copied and no line is taken as a request.
 fn escape(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     let lines = text

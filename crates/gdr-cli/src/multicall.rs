@@ -1,4 +1,4 @@
-//! The names of GDRCopy's tools, under which gdr can be started.
+//! Names of GDRCopy's tools, under which gdr can be started.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,9 +13,9 @@ use crate::global::{Called, Global};
 /// The prefix of the names of GDRCopy's tools.
 const PREFIX: &str = "gdrcopy_";
 
-/// The name that this program was started by.
+/// The name that this program was started with.
 pub(crate) enum Name {
-    /// The gdr command, under any name except a GDRCopy tool's.
+    /// The gdr command, under any name other than a GDRCopy tool's.
     Gdr,
     /// One of GDRCopy's tools.
     Tool(Tool),
@@ -32,7 +32,7 @@ pub(crate) struct Tool {
 }
 
 impl Name {
-    /// The name in the first argument.
+    /// Returns the name in the first argument.
     pub(crate) fn of(given: &[OsString]) -> Self {
         let name = given
             .first()
@@ -48,13 +48,13 @@ impl Name {
 }
 
 impl Tool {
-    /// The tool of this name.
+    /// Returns the tool of this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let mut tools = Self::all();
         tools.find(|tool| tool.name == name)
     }
 
-    /// Every tool.
+    /// Returns every tool.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         commands::ALL.iter().filter_map(|subcommand| {
             let name = subcommand.tool?;
@@ -62,7 +62,7 @@ impl Tool {
         })
     }
 
-    /// The subcommand as a command of its own name.
+    /// Returns the subcommand as a command of its own name.
     pub(crate) fn command(self) -> clap::Command {
         let gdr = cli::command();
         let global = gdr

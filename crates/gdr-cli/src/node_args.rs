@@ -18,11 +18,11 @@ use crate::host_source;
 
 /// A node.
 pub(crate) struct Node {
-    /// The source of further reads.
+    /// Source for further reads.
     pub(crate) source: Box<dyn Source>,
     /// The inventory.
     pub(crate) inventory: Inventory,
-    /// When it was collected, in seconds since 1970, if the archive says so.
+    /// Time of collection in seconds since 1970, if the archive has it.
     pub(crate) collected: Option<u64>,
 }
 
@@ -36,7 +36,7 @@ impl Node {
         }
     }
 
-    /// A node with nothing else collected.
+    /// Returns a node with nothing else collected.
     pub(crate) fn of_devices(inventory: Inventory) -> Self {
         Self {
             source: Box::new(MemorySource::partial()),
@@ -46,7 +46,7 @@ impl Node {
     }
 }
 
-/// A node, or the output of other tools about distances in one.
+/// A node, or other tools' output about distances in one.
 pub(crate) enum Known {
     /// A node.
     Node(Node),
@@ -57,7 +57,7 @@ pub(crate) enum Known {
 }
 
 impl Known {
-    /// The parts of the captures that were not read.
+    /// Returns the parts of the captures that were not read.
     fn left_out(&self) -> &[LeftOut] {
         match self {
             Self::Node(node) => &node.inventory.left_out,
@@ -67,10 +67,10 @@ impl Known {
     }
 }
 
-/// The most files that are read from a directory of captures.
+/// Maximum number of files to read from a directory of captures.
 const MOST_FILES: usize = 256;
 
-/// The options that choose a node.
+/// Options that choose a node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Which {
     /// Use the built-in example node: eight GPUs, ten NICs, two faults
@@ -105,7 +105,7 @@ impl Which {
         }
     }
 
-    /// The options that chose it.
+    /// Returns the options that chose it.
     pub(crate) fn name(&self) -> String {
         let named: Vec<String> = self
             .from
@@ -146,7 +146,7 @@ impl Which {
         Ok(Known::Node(Node::read(source)))
     }
 
-    /// The caption of a picture: the node's name, its file, and when that was written.
+    /// Returns the caption of a picture: the node's name, its file, and the time of the capture.
     pub(crate) fn title(&self, node: &Node) -> String {
         let host = node.source.text("/proc/sys/kernel/hostname").ok();
         let host = host.filter(|host| !host.is_empty());
@@ -167,7 +167,7 @@ impl Which {
         parts.join(", ")
     }
 
-    /// The names of the files, without their directories.
+    /// Returns the names of the files, without their directories.
     pub(crate) fn file(&self) -> Option<String> {
         let names: Vec<String> = (self.from.iter())
             .map(|path| {
@@ -181,12 +181,12 @@ impl Which {
         (!names.is_empty()).then(|| names.join(", "))
     }
 
-    /// Whether it is the example.
+    /// Returns whether it is the example.
     pub(crate) fn is_example(&self) -> bool {
         self.example
     }
 
-    /// Whether it is not this machine.
+    /// Returns whether it is not this machine.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.example || !self.from.is_empty()
     }
@@ -201,7 +201,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// The node in a capture, by its host name, else by its file name.
+    /// Opens the node in a capture, named by its host name, otherwise by its file name.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let source = capture(path)?;
         let host = source.text("/proc/sys/kernel/hostname").ok();
@@ -211,7 +211,7 @@ impl Named {
         Ok(Self { name, source })
     }
 
-    /// This machine.
+    /// Returns this machine.
     pub(crate) fn this() -> Self {
         Self {
             name: "this node".to_owned(),
@@ -239,7 +239,7 @@ fn known(paths: &[PathBuf]) -> Result<Known> {
     for path in paths {
         let at = add(&mut assembly, path).map_err(|error| match error.downcast_ref() {
             _ if error.is::<UsageError>() => error,
-            // The error names the file itself.
+            // The error already names the file.
             Some(ArchiveError::File { .. }) => InputError(crate::words(&error)).into(),
             _ => InputError(format!("{}: {}", path.display(), crate::words(&error))).into(),
         })?;
@@ -281,8 +281,8 @@ fn known(paths: &[PathBuf]) -> Result<Known> {
     })
 }
 
-/// Adds a capture, which may be a directory. Returns when it was collected, in seconds since 1970, if
-/// it says so.
+/// Adds a capture, which may be a directory. Returns the time of collection in seconds since 1970, if the capture has
+/// it.
 fn add(assembly: &mut Assembly, path: &Path) -> Result<Option<u64>> {
     if path.is_dir() {
         let root = root(path);
@@ -295,7 +295,7 @@ fn add(assembly: &mut Assembly, path: &Path) -> Result<Option<u64>> {
     }
     let bytes = head(path)?;
     if Archive::is_archive(&bytes) {
-        // Standard input cannot be read a second time.
+        // Standard input cannot be read twice.
         let archive = if is_standard_input(path) {
             Archive::read(&bytes[..])?
         } else {
@@ -356,7 +356,7 @@ fn is_standard_input(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// The bytes of a file or of standard input, at most one more than a text may have.
+/// Returns the bytes of a file or of standard input, up to one more than the maximum length of a text.
 fn head(path: &Path) -> Result<Vec<u8>> {
     let file = |source| ArchiveError::File {
         path: path.to_owned(),
@@ -380,8 +380,8 @@ fn head(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The root in a directory: the directory itself, or the only directory in it, as in unpacked
-/// archives of hwloc-gather-topology.
+/// Returns the root in a directory: the directory itself, or the only directory in it, as in unpacked archives of
+/// hwloc-gather-topology.
 fn root(path: &Path) -> PathBuf {
     if path.join("sys").is_dir() {
         return path.to_owned();

@@ -7,10 +7,10 @@ use gdr_object::{Error, Result};
 
 use crate::object_spec::ContentSource;
 
-/// Bytes that are read at a time.
+/// Bytes to read at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Content cannot be read, or has another length than the object.
+/// Content cannot be read, or differs in length from the object.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ContentError {
     #[error("{from} cannot be read: {source}")]
@@ -69,7 +69,7 @@ impl ContentReader {
         })
     }
 
-    /// How many bytes the content has. What is not a regular file is read to its end to find out.
+    /// Returns the length of the content in bytes. Anything but a regular file is read to its end for that.
     pub(crate) fn measure(&mut self) -> Result<u64, ContentError> {
         let len = match self.len {
             Some(len) => len,
@@ -90,7 +90,7 @@ impl ContentReader {
         }
     }
 
-    /// Whether there is more to read; waits until that is known.
+    /// Waits until it is known whether there is more to read, and returns that.
     pub(crate) fn has_more(&mut self) -> Result<bool, ContentError> {
         self.available().map(|bytes| !bytes.is_empty())
     }
@@ -134,7 +134,7 @@ impl ContentReader {
         }
     }
 
-    /// Bytes that are in memory, at least one unless the content has ended.
+    /// Returns the bytes in memory; at least one unless the content has ended.
     fn available(&mut self) -> Result<&[u8], ContentError> {
         loop {
             match self.reader.fill_buf() {

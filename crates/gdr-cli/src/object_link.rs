@@ -1,4 +1,4 @@
-//! Owners of objects: their addresses, and how a command reaches them.
+//! Owners of objects: their addresses, and how a command connects to them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use crate::object_spec::parse_shape;
 use crate::rdma_peer::{Addresses, Provider, SecurityOptions, Side, device_name};
 use crate::units::count;
 
-/// The options that choose the RDMA device of a command, and the peers that it accepts.
+/// Options that choose a command's RDMA device, and the peers that it accepts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeviceOptions {
     /// Device to use: a kernel device (mlx5_0), or an interface or address of this machine, at which
@@ -44,7 +44,7 @@ impl DeviceOptions {
         }
     }
 
-    /// What to choose a device from, and the choice; `nearest` are the kernel devices near a GPU.
+    /// Returns what to choose a device from, and the choice; `nearest` are the kernel devices near a GPU.
     pub(crate) fn choose(&self, nearest: Vec<NicDistance>) -> Result<(DevicePair, Chosen)> {
         let pair = DevicePair {
             from: self.device.clone(),
@@ -73,7 +73,7 @@ impl DeviceOptions {
     }
 }
 
-/// The options of the commands that connect to an owner.
+/// Options of the commands that connect to an owner.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LinkArguments {
     /// Seconds that each step may take, plus one for every 64 MiB
@@ -96,7 +96,7 @@ impl LinkArguments {
         self.device.connect(owner, limit)
     }
 
-    /// The deadline of a step that moves `bytes`.
+    /// Returns the deadline of a step that moves `bytes`.
     pub(crate) fn deadline(&self, bytes: u64) -> Deadline {
         let seconds = u64::from(self.timeout).saturating_add(bytes >> 26);
         Deadline::after(Duration::from_secs(seconds))
@@ -113,9 +113,9 @@ pub(crate) struct EpochWait<'a> {
 }
 
 impl EpochWait<'_> {
-    /// The newest epoch, once it is newer than `last`; `None` after a signal.
+    /// Waits for an epoch newer than `last`; returns `None` after a signal.
     pub(crate) fn newer(&self, last: Option<Epoch>) -> Result<Option<Epoch>> {
-        /// How long a wait is until it is seen that a signal came.
+        /// How often to check for a signal.
         const LOOK: Duration = Duration::from_millis(200);
         let idle = self.idle;
         let idle = idle.map(|it| Deadline::after(Duration::from_secs(it.into())));
@@ -128,7 +128,7 @@ impl EpochWait<'_> {
                     }
                     answer = self.link.deadline(0);
                 }
-                // The owner has the whole time of a step to answer, not only one wait's.
+                // The owner has the whole time of a step to answer, not just a single wait's.
                 Err(Error::Stalled { .. } | Error::NoAnswer { .. }) if !answer.has_passed() => {}
                 found => return Ok(Some(found?)),
             }
@@ -167,7 +167,7 @@ impl fmt::Display for ObjectAddress {
     }
 }
 
-/// The options that state what the object must be.
+/// Options that state what the object must be.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Expectation {
     /// Fail unless the elements are of this type, such as f32 or bf16
@@ -179,7 +179,7 @@ pub(crate) struct Expectation {
     shape: Option<Shape>,
 }
 
-/// An object is not what was expected.
+/// An object differs from what was expected.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{name} is {found_element}{found_shape}, but {expected} was expected; change --element and \

@@ -1,4 +1,4 @@
-//! Objects and transfers, for people and for programs.
+//! Reports about objects and transfers, for people and for programs.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) struct ObjectRow {
     bytes: u64,
     /// `live`, `latest` or `ring`.
     mode: &'static str,
-    /// Publications that are kept at a time.
+    /// Number of publications that are kept at a time.
     slots: u16,
     /// Of a ring.
     when_full: Option<WhenFull>,
@@ -88,13 +88,13 @@ impl From<&ObjectInfo> for ObjectRow {
 }
 
 impl ObjectRow {
-    /// Whether it is in memory of a simulated GPU.
+    /// Returns whether it is in memory of a simulated GPU.
     pub(crate) const fn is_simulated(&self) -> bool {
         self.simulated
     }
 }
 
-/// A table of objects.
+/// Returns a table of objects.
 pub(crate) fn table(objects: &[ObjectInfo]) -> Table {
     let heads = [
         "name", "elements", "bytes", "mode", "epoch", "rights", "memory", "path",
@@ -116,7 +116,7 @@ pub(crate) fn table(objects: &[ObjectInfo]) -> Table {
     table
 }
 
-/// What a get or a put moved: `gdr.get`, `gdr.put`.
+/// What a get or a put transferred: `gdr.get`, `gdr.put`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Transferred {
     #[serde(flatten)]
@@ -127,7 +127,7 @@ pub(crate) struct Transferred {
     bytes: u64,
     seconds: f64,
     gb_per_s: f64,
-    /// Epochs between the one before and this one, if the object is followed.
+    /// Number of epochs between the previous one and this one, if the object is followed.
     #[serde(skip_serializing_if = "Option::is_none")]
     missed: Option<u64>,
     simulated: bool,
@@ -155,13 +155,13 @@ impl Transferred {
         }
     }
 
-    /// The same, of an object that is followed: this many epochs before it were not moved.
+    /// Returns the same report for an object that is followed, of which this many earlier epochs were not transferred.
     pub(crate) fn missed(mut self, missed: u64) -> Self {
         self.missed = Some(missed);
         self
     }
 
-    /// It in a sentence, after what was done.
+    /// Formats it as a sentence, after the verb `done`.
     pub(crate) fn sentence(&self, done: &str) -> String {
         let missed = match self.missed {
             None | Some(0) => String::new(),
@@ -180,7 +180,7 @@ impl Transferred {
     }
 }
 
-/// Gigabytes of 10^9 bytes a second.
+/// Returns gigabytes (10^9 bytes) per second.
 pub(crate) fn rate(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / time.as_secs_f64().max(1e-9) / 1e9
 }

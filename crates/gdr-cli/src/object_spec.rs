@@ -1,4 +1,4 @@
-//! The textual specification of the objects that `gdr serve` offers, and of where their content comes from.
+//! Textual specification of the objects that `gdr serve` offers, and of the source of their content.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::gpu::GpuName;
 use crate::spelling::nearest;
 use crate::units::size;
 
-/// An object to make: `name=weights,gpu=0,size=1G,mode=latest`.
+/// An object to create: `name=weights,gpu=0,size=1G,mode=latest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectSpec {
     pub(crate) name: ObjectName,
@@ -24,24 +24,24 @@ pub(crate) struct ObjectSpec {
     pub(crate) rights: Rights,
 }
 
-/// Where an object is allocated.
+/// Where to allocate an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SpecLocation {
     Host,
-    /// In memory of a GPU; without a name, of the one that `--gpu` names.
+    /// In GPU memory; without a name, on the GPU that `--gpu` names.
     Gpu(Option<GpuName>, GpuReach),
 }
 
-/// How a soft device reaches GPU memory.
+/// How a soft device accesses GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GpuReach {
-    /// Through a mapping where one can be made.
+    /// Through a mapping if one can be made.
     Best,
     /// Through host memory.
     Staged,
 }
 
-/// A text that does not describe an object.
+/// A text that is not a valid object specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidSpec {
     #[error("`{0}` is not KEY=VALUE; the keys are {keys}", keys = KEYS.join(", "))]
@@ -101,7 +101,7 @@ const KEYS: [&str; 10] = [
     "access",
 ];
 
-/// The key that was probably meant, as a part of a sentence.
+/// Returns the key that was probably meant, as a part of a sentence.
 fn meant(key: &str) -> String {
     nearest(key, KEYS).map_or_else(String::new, |near| format!(": did you mean {near}?"))
 }
@@ -113,7 +113,7 @@ impl<'a> Values<'a> {
     fn read(text: &'a str) -> Result<Self, InvalidSpec> {
         let mut values = [None; KEYS.len()];
         for part in text.split(',') {
-            // The one key that needs no value.
+            // The only key that needs no value.
             let pair = part
                 .split_once('=')
                 .or((part == "gpu").then_some((part, "")));
@@ -209,7 +209,7 @@ fn shape(
     bytes.map(|bytes| row(bytes, element)).transpose()
 }
 
-/// The shape of a row of elements with this many bytes.
+/// Returns the shape of a row of elements with this many bytes.
 pub(crate) fn row(bytes: u64, element: Element) -> Result<Shape, InvalidSpec> {
     if bytes == 0 {
         return Err(InvalidSpec::NoBytes);
@@ -219,7 +219,7 @@ pub(crate) fn row(bytes: u64, element: Element) -> Result<Shape, InvalidSpec> {
     }
     let refused = |error: gdr_object::Error| InvalidSpec::Shape(error.to_string());
     let shape = Shape::row(bytes / element.size()).map_err(refused)?;
-    // It fails for more than an address space.
+    // Fails for more than an address space.
     shape.bytes(element).map_err(refused)?;
     Ok(shape)
 }
@@ -231,7 +231,7 @@ pub(crate) fn parse_shape(text: &str) -> Result<Shape, InvalidSpec> {
         let is_plain = part.bytes().all(|byte| byte.is_ascii_digit());
         part.parse::<u64>().ok().filter(|_| is_plain)
     };
-    // One more than a shape may have is refused as such, and the rest need not be read.
+    // One dimension more than allowed is refused as such, so the rest need not be read.
     let parts = text.split('x').take(Shape::MOST + 1).map(dimension);
     let dimensions: Option<Vec<u64>> = parts.collect();
     Shape::new(dimensions.ok_or_else(wrong)?).map_err(|error| InvalidSpec::Shape(error.to_string()))
@@ -244,10 +244,10 @@ fn shown(text: &str) -> String {
     text.chars().take(MOST).map(printable).collect()
 }
 
-/// Where the content of an object comes from: `FILE`, `-`, or `NAME=FILE`.
+/// Source of an object's content: `FILE`, `-`, or `NAME=FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ContentSpec {
-    /// The object; `None`: the only one.
+    /// The object; `None` means the only one.
     pub(crate) name: Option<ObjectName>,
     pub(crate) source: ContentSource,
 }

@@ -1,4 +1,4 @@
-//! Standard output, with its first error.
+//! Standard output, which remembers its first error.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -14,16 +14,15 @@ use serde::Serialize;
 use crate::document;
 use crate::progress::{self, print_to_stderr};
 
-/// Standard output. [`Output::finish`] returns the first error; after it every write is
-/// [`Error::Stopped`].
+/// Standard output. [`Output::finish`] returns the first error, after which every write fails with [`Error::Stopped`].
 pub(crate) struct Output {
     stream: anstream::AutoStream<io::StdoutLock<'static>>,
     error: Option<io::Error>,
-    /// Whether the last line has to say that no GPU was used.
+    /// Whether the last line must say that no GPU was used.
     is_simulated: bool,
-    /// Whether each JSON document is one line.
+    /// Whether each JSON document is printed on one line.
     is_in_lines: bool,
-    /// The columns of the terminal that it goes to.
+    /// Number of columns of the terminal that it goes to.
     columns: Option<usize>,
 }
 
@@ -38,12 +37,12 @@ impl Output {
         }
     }
 
-    /// Writes each JSON document in one line from now on: for commands with one for each event.
+    /// Prints each JSON document on one line from now on. For commands that print one per event.
     pub(crate) fn documents_in_lines(&mut self) {
         self.is_in_lines = true;
     }
 
-    /// Writes a line of text, on a terminal in as many as it takes there.
+    /// Writes a line of text, wrapped to the width of a terminal.
     pub(crate) fn line(&mut self, line: impl fmt::Display) -> Result<()> {
         self.text(&format!("{line}\n"))
     }
@@ -56,13 +55,14 @@ impl Output {
         }
     }
 
-    /// The most characters of a line of running text: [`WIDTH`], or the columns of a narrower terminal.
+    /// Returns the maximum number of characters per line of running text: [`WIDTH`], or the columns of a narrower
+    /// terminal.
     pub(crate) fn width(&self) -> usize {
         self.columns.map_or(WIDTH, |columns| columns.min(WIDTH))
     }
 
-    /// Writes `text` in lines of at most [`Output::width`] characters: the first after `first`, the
-    /// others after `rest`. A word that is longer is not split.
+    /// Writes `text` in lines of at most [`Output::width`] characters: the first line after `first`, the others after
+    /// `rest`. A longer word is not split.
     pub(crate) fn paragraph(&mut self, first: &str, rest: &str, text: &str) -> Result<()> {
         let most = self.width();
         let mut line = first.to_owned();
@@ -88,7 +88,7 @@ impl Output {
         self.bytes(format!("{}\n", lines.join("\n")).as_bytes())
     }
 
-    /// Writes that the GPU is simulated and why: here and, by [`Output::finish`], in the last line.
+    /// Writes that the GPU is simulated and why: here and, through [`Output::finish`], in the last line.
     pub(crate) fn simulated(&mut self, why: impl fmt::Display) -> Result<()> {
         self.is_simulated = true;
         self.line(format_args!("{} {why}", SIMULATED.yellow().bold()))
@@ -147,12 +147,12 @@ impl Output {
 
     /// Writes bytes that are not text, unchanged.
     pub(crate) fn content(&mut self, bytes: &[u8]) -> Result<()> {
-        // The stream holds the lock of this thread, and removes color codes.
+        // The stream holds this thread's lock, and removes color codes.
         let written = progress::suspend(|| io::stdout().write_all(bytes));
         self.keep(written)
     }
 
-    /// Passes on what [`Output::content`] wrote, for a reader that waits for it.
+    /// Flushes what [`Output::content`] wrote, for a reader that waits for it.
     pub(crate) fn flush_content(&mut self) -> Result<()> {
         let flushed = progress::suspend(|| io::stdout().flush());
         self.keep(flushed)
@@ -166,10 +166,10 @@ impl Output {
     }
 }
 
-/// The first word of the lines about a simulated GPU.
+/// First word of the lines about a simulated GPU.
 const SIMULATED: &str = "SIMULATED:";
 
-/// An observer's answer after a write.
+/// Returns an observer's answer after a write.
 pub(crate) fn flow(written: Result<()>) -> ControlFlow<()> {
     match written {
         Ok(()) => ControlFlow::Continue(()),
@@ -177,7 +177,7 @@ pub(crate) fn flow(written: Result<()>) -> ControlFlow<()> {
     }
 }
 
-/// The columns of a terminal that does not say how many it has.
+/// Columns of a terminal that does not report its width.
 const USUAL_COLUMNS: usize = 80;
 
 /// Returns the columns of a stream that is a terminal.
@@ -189,5 +189,5 @@ pub(crate) fn terminal_columns(stream: impl AsFd + IsTerminal) -> Option<usize> 
     })
 }
 
-/// The most characters of a line of running text.
+/// Maximum number of characters per line of running text.
 pub(crate) const WIDTH: usize = 100;

@@ -9,19 +9,19 @@ use gdr_render::wrap;
 
 use crate::output::terminal_columns;
 
-/// No bar is shown before this time.
+/// No bar is shown earlier than this.
 const DELAY: Duration = Duration::from_secs(1);
-/// A bar is drawn no more often.
+/// Minimum time between two updates of a bar.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The characters of a bar: short enough for a narrow terminal. A longer message is cut.
+/// Length of a bar in characters, short enough for a narrow terminal. A longer message is cut.
 const LENGTH: usize = 20;
-/// To the first column of an empty line.
+/// Moves to the first column and erases the line.
 const CLEAR: &str = "\r\x1b[2K";
 
-/// The bar that is on the terminal, which is hidden while a line is printed.
+/// The bar on the terminal, which is hidden while a line is printed.
 static SHOWN: Mutex<Option<String>> = Mutex::new(None);
 
-/// Takes the terminal. A thread that ended while it printed left nothing half done.
+/// Locks the terminal. A thread that panicked while printing left nothing half done.
 fn shown() -> MutexGuard<'static, Option<String>> {
     SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -31,8 +31,8 @@ fn draw(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Runs `print` while no bar is on the terminal. Every line to standard output or standard error is
-/// written through this, because both may be the same terminal.
+/// Runs `print` while no bar is on the terminal. All output to standard output and standard error goes through this,
+/// because both may be the same terminal.
 pub(crate) fn suspend<R>(print: impl FnOnce() -> R) -> R {
     let bar = shown();
     if bar.is_some() {
@@ -45,7 +45,7 @@ pub(crate) fn suspend<R>(print: impl FnOnce() -> R) -> R {
     printed
 }
 
-/// Writes a line to standard error, past any progress bar; on a terminal in as many as it takes there.
+/// Writes a line to standard error without disturbing a progress bar, wrapped to the width of a terminal.
 pub(crate) fn print_to_stderr(line: impl fmt::Display) {
     let mut line = format!("{line}\n");
     if let Some(columns) = terminal_columns(io::stderr()) {
@@ -55,7 +55,7 @@ pub(crate) fn print_to_stderr(line: impl fmt::Display) {
     let _ = suspend(|| anstream::stderr().write_all(line.as_bytes()));
 }
 
-/// Writes a line to standard error of a process that ends, whatever its other threads write just now.
+/// Writes a line to standard error of a process that is ending, regardless of what its other threads are writing.
 pub(crate) fn last_words(line: impl fmt::Display) {
     let bar = SHOWN.try_lock();
     if bar.is_ok_and(|bar| bar.is_some()) {
@@ -87,18 +87,18 @@ impl Write for Stderr {
 /// A bar that appears on a terminal after [`DELAY`]. Dropping it removes it.
 pub(crate) struct Progress {
     started: Instant,
-    /// When it was drawn last.
+    /// When it was last drawn.
     drawn: Mutex<Option<Instant>>,
     is_hidden: bool,
 }
 
 impl Progress {
-    /// A bar that never shows.
+    /// Returns a bar that never shows.
     pub(crate) fn hidden() -> Self {
         Self::new(true)
     }
 
-    /// A bar on standard error, if that is a terminal.
+    /// Returns a bar on standard error, if that is a terminal.
     pub(crate) fn on_stderr() -> Self {
         Self::new(!io::stderr().is_terminal())
     }
@@ -121,7 +121,7 @@ impl Progress {
         if self.is_hidden || is_early {
             return;
         }
-        // The last column would move the cursor to the next line.
+        // Writing to the last column would move the cursor to the next line.
         let columns = terminal_columns(io::stderr()).unwrap_or_default();
         let bar = bar(done, total, what, columns.saturating_sub(1));
         let mut shown = shown();
@@ -142,7 +142,7 @@ impl Drop for Progress {
     }
 }
 
-/// The characters of a bar.
+/// Returns the characters of a bar.
 fn bar(done: usize, total: usize, what: &str, columns: usize) -> String {
     let full = LENGTH * done.min(total) / total.max(1);
     let (full, rest) = ("█".repeat(full), "░".repeat(LENGTH - full));

@@ -17,7 +17,7 @@ use crate::exit::UsageError;
 use crate::global::Global;
 use crate::gpu_context::WithoutGpu;
 
-/// The UDP port of RoCEv2.
+/// UDP port of RoCEv2.
 pub(crate) const ROCE_PORT: u16 = 4791;
 
 /// Parses how many shards a soft device has.
@@ -25,7 +25,7 @@ pub(crate) fn shards() -> clap::builder::RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(1..=SoftOptions::MAX_SHARDS as i64)
 }
 
-/// The options that choose which peers are accepted.
+/// Options that choose which peers to accept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SecurityOptions {
     /// File (mode 600) with a key of at least 16 bytes that both ends share; required unless both use
@@ -39,12 +39,12 @@ pub(crate) struct SecurityOptions {
 }
 
 impl SecurityOptions {
-    /// Whether any of them is given.
+    /// Returns whether any of them is given.
     pub(crate) fn is_given(&self) -> bool {
         self.key_file.is_some() || self.insecure
     }
 
-    /// Which peers they accept, in a word for documents.
+    /// Returns which peers they accept, in a word for documents.
     pub(crate) fn peers(&self) -> &'static str {
         match (&self.key_file, self.insecure) {
             (Some(_), _) => "key",
@@ -53,7 +53,7 @@ impl SecurityOptions {
         }
     }
 
-    /// Which peers they accept.
+    /// Returns which peers they accept.
     pub(crate) fn security(&self) -> Result<Security> {
         match &self.key_file {
             Some(path) => Ok(Security::Key(SharedKey::read(path)?)),
@@ -84,14 +84,14 @@ impl From<Provider> for ProviderPreference {
     }
 }
 
-/// The name of a device on the command line.
+/// Returns the name of a device on the command line.
 pub(crate) fn device_name(text: &str) -> Result<DeviceName, String> {
     text.parse()
         .map_err(|error: InvalidDeviceName| format!("{error}; `gdr devices` lists them"))
 }
 
-/// Whether a machine without a GPU simulates one. A named kernel device is real hardware, about
-/// which a simulated GPU proves nothing.
+/// Returns whether to simulate a GPU on a machine without one. A named kernel device is real hardware, about which a
+/// simulated GPU proves nothing.
 pub(crate) fn without_gpu(provider: Provider, devices: [&Option<DeviceName>; 2]) -> WithoutGpu {
     let is_real = matches!(provider, Provider::Verbs)
         || devices
@@ -104,8 +104,8 @@ pub(crate) fn without_gpu(provider: Provider, devices: [&Option<DeviceName>; 2])
     }
 }
 
-/// The chosen provider and the reason in words. On a machine that has neither an RDMA device nor a card
-/// without its driver there is nothing to load, so `-v` alone has the reason in full.
+/// Returns the chosen provider and the reason in words. On a machine with neither an RDMA device nor a card that lacks
+/// its driver, there is nothing to load, so the full reason is only shown with `-v`.
 pub(crate) fn provider_in_words(chosen: &Chosen, global: &Global) -> String {
     let Chosen { provider, why, .. } = chosen;
     // Neither an option nor the state of a device is the reason.
@@ -116,7 +116,7 @@ pub(crate) fn provider_in_words(chosen: &Chosen, global: &Global) -> String {
     }
 }
 
-/// Whether the kernel has an RDMA device, or a card that could be one.
+/// Returns whether the kernel has an RDMA device, or a card that could become one.
 fn has_rdma_hardware() -> bool {
     const MELLANOX: &str = "0x15b3";
     let entries = |folder| fs::read_dir(folder).into_iter().flatten().flatten();
@@ -128,8 +128,7 @@ fn has_rdma_hardware() -> bool {
         || entries("/sys/bus/pci/devices").any(is_card)
 }
 
-/// The kernel RDMA devices by their distance to `gpu`, the nearest first; empty if the topology is
-/// not known.
+/// Returns the kernel RDMA devices by their distance to `gpu`, nearest first; empty if the topology is unknown.
 pub(crate) fn nearest_nics(gpu: &Gpu, node: &dyn Source) -> Vec<NicDistance> {
     let inventory = Inventory::read(node);
     let Ok(topology) = inventory.topology() else {
@@ -152,8 +151,8 @@ pub(crate) fn nearest_nics(gpu: &Gpu, node: &dyn Source) -> Vec<NicDistance> {
         .collect()
 }
 
-/// Where a server listens if no option says it: at the address of a named soft device, else at
-/// loopback, or everywhere if a peer from elsewhere can be accepted.
+/// Returns where a server listens if no option says so: at the address of a named soft device; otherwise at loopback,
+/// or everywhere if peers from other hosts can be accepted.
 pub(crate) fn listening_address(
     pair: &DevicePair,
     security: &SecurityOptions,
@@ -176,7 +175,7 @@ pub(crate) enum Side {
     Connects,
 }
 
-/// The TCP addresses of the connection setup, and which peers are accepted.
+/// TCP addresses of the connection setup, and which peers to accept.
 pub(crate) struct Addresses {
     all: Vec<SocketAddr>,
     pub(crate) security: Security,
@@ -206,8 +205,7 @@ impl Addresses {
         Ok(Self { all, security })
     }
 
-    /// Opens the device of a server, which `option` names, and listens at the first address that can
-    /// be used.
+    /// Opens the server's device, which `option` names, and listens at the first usable address.
     pub(crate) fn listen(
         &self,
         pair: &DevicePair,
@@ -230,7 +228,7 @@ impl Addresses {
         })
     }
 
-    /// Calls `attempt` for each address up to the first that can be used.
+    /// Calls `attempt` for each address until one is usable.
     pub(crate) fn first<T>(&self, mut attempt: impl FnMut(SocketAddr) -> Result<T>) -> Result<T> {
         let mut refusal = None;
         for address in &self.all {
@@ -245,7 +243,7 @@ impl Addresses {
     }
 }
 
-/// Whether another address of the same host may work.
+/// Returns whether another address of the same host may work.
 fn is_of_address(error: &anyhow::Error) -> bool {
     use gdr_rdma::{Awaited, Error, HandshakeStep, NicError, SocketError};
     let of_object = || match error.downcast_ref::<gdr_object::Error>() {
@@ -268,7 +266,7 @@ fn is_of_address(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Refuses a device that no peer would accept: without a key, one at another address than TCP's.
+/// Refuses a device that no peer would accept: without a key, a device at an address other than TCP's.
 pub(crate) fn check_listener(
     device: &Device,
     address: SocketAddr,
@@ -276,7 +274,7 @@ pub(crate) fn check_listener(
 ) -> Result<()> {
     let (rdma, tcp) = (device.address().ip(), address.ip().to_canonical());
     let keyed = matches!(security, Security::Key(_));
-    // On InfiniBand no IP address leads to the device.
+    // On InfiniBand, the device is not reached by an IP address.
     if keyed || tcp.is_unspecified() || rdma == tcp || device.lid().is_some() {
         return Ok(());
     }

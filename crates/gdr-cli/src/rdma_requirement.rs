@@ -1,4 +1,4 @@
-//! `--require-rdma`: whether the processes of a program used their RDMA devices, and why not.
+//! `--require-rdma`: whether a program's processes used their RDMA devices, and if not, why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -11,13 +11,13 @@ use tempfile::TempDir;
 
 use crate::exit::Exit;
 
-/// The variable that names the folder of the library's files.
+/// Variable that names the folder for the library's files.
 const FOLDER: &str = "GDR_VERBS_USE";
 
-/// The RDMA traffic that a program must have.
+/// RDMA traffic that a program must have.
 #[derive(Debug)]
 pub(crate) struct Requirement {
-    /// Each process that listed the devices moves this many bytes.
+    /// Number of bytes that each process which listed devices must move.
     bytes: u64,
     folder: TempDir,
 }
@@ -40,7 +40,7 @@ pub(crate) enum RequirementError {
 }
 
 impl RequirementError {
-    /// The status of `gdr run` and `gdr trace`.
+    /// Returns the status of `gdr run` and `gdr trace`.
     pub(crate) const fn exit(&self) -> Exit {
         match self {
             Self::Folder { .. } | Self::Unreadable { .. } => Exit::Launcher,
@@ -49,16 +49,16 @@ impl RequirementError {
     }
 }
 
-/// A process, of any host that this one runs.
+/// A process on any of the hosts that this one runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     pid: u32,
-    /// Where the number is one of, as its files say.
+    /// The scope of the number, as in the names of its files.
     rest: String,
 }
 
 impl Name {
-    /// The process that wrote a file, as `PID-NAMESPACE-HOST-COPY`.
+    /// Returns the process that wrote a file, as `PID-NAMESPACE-HOST-COPY`.
     fn of_file(name: &str) -> Option<Self> {
         let (process, _copy) = name.rsplit_once('-')?;
         let (pid, rest) = process.split_once('-').unwrap_or((process, ""));
@@ -78,7 +78,7 @@ struct Use {
     is_opened: bool,
     has_queue_pair: bool,
     is_ready: bool,
-    /// The bytes of packets, where the process lived to say so.
+    /// Bytes in packets, if the process lived to report them.
     bytes: Option<u64>,
 }
 
@@ -92,12 +92,12 @@ impl Requirement {
         Ok(Self { bytes, folder })
     }
 
-    /// What the library has to know.
+    /// Returns what the library has to know.
     pub(crate) fn variable(&self) -> (&'static str, &OsStr) {
         (FOLDER, self.folder.path().as_os_str())
     }
 
-    /// Decides after all processes have ended.
+    /// Decides once all processes have ended.
     pub(crate) fn check(&self) -> Result<(), RequirementError> {
         self.judge(
             &self.processes()?,
@@ -111,7 +111,7 @@ impl Requirement {
         let mut processes = self.processes()?;
         let mut named = BTreeSet::new();
         for traced in &report.processes {
-            // Of several hosts' processes with one number, each has one trace.
+            // Processes on several hosts may have the same number; each has its own trace.
             let known = processes
                 .keys()
                 .find(|name| name.pid == traced.pid && !named.contains(*name));
@@ -192,7 +192,7 @@ impl Use {
         found
     }
 
-    /// What two files of one process say.
+    /// Merges what two files of one process say.
     fn with(self, other: Self) -> Self {
         let bytes = self.bytes.map_or(other.bytes, |bytes| {
             Some(bytes.saturating_add(other.bytes.unwrap_or(0)))
@@ -208,8 +208,8 @@ impl Use {
         }
     }
 
-    /// Adds what a trace saw. Of a kernel device the counters of the ports count too: a process into whose
-    /// memory others write posts nothing.
+    /// Adds what a trace saw. For a kernel device, the port counters count too, because a process into whose memory
+    /// others write posts nothing.
     fn add_trace(&mut self, traced: &ProcessTrace, ports: &[PortTraffic]) {
         let is_own = |port: &&PortTraffic| traced.nics.iter().any(|nic| nic.name == port.nic);
         let of_ports = ports.iter().filter(is_own).fold(0_u64, |sum, port| {
@@ -227,8 +227,8 @@ impl Use {
         }
     }
 
-    /// Why it did not move these bytes; `None` if it did. One that was killed while its queue pairs worked
-    /// counts as if it had moved a byte.
+    /// Returns why it did not move this many bytes; `None` if it did. A process that was killed while its queue pairs
+    /// worked counts as if it had moved a byte.
     fn reason(&self, wanted: u64) -> Option<String> {
         let moved = self.bytes.unwrap_or(u64::from(self.is_ready));
         if moved >= wanted {
@@ -259,14 +259,14 @@ impl Use {
     }
 }
 
-/// What each process wrote.
+/// Returns what each process wrote.
 fn read(folder: &Path) -> io::Result<BTreeMap<Name, Use>> {
     let mut processes = BTreeMap::<Name, Use>::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let Some(name) = name.strip_suffix(".use").and_then(Name::of_file) else {
-            // A file that is not whole has another name.
+            // An incomplete file has a different name.
             continue;
         };
         let process = processes.entry(name).or_default();

@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// The remedy of each form in which a command may return the error.
+    /// Returns the remedy of each form in which a command may return the error.
     fn forms(error: impl Fn() -> gdr_rdma::Error) -> Vec<String> {
         let bare = anyhow::Error::from(error());
         let measured = anyhow::Error::from(gdr_perf::Error::from(error()));

@@ -1,7 +1,6 @@
-//! The name that was probably meant.
+//! Suggestions for misspelled names.
 
-/// The one of `known` that differs from `name` in the fewest letters, if these are few: at most a
-/// third.
+/// Returns the one of `known` that is nearest to `name`, if few letters differ: at most a third.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let (differing, nearest) = (known.into_iter())
         .map(|known| (differing_letters(name, known), known))
@@ -10,10 +9,10 @@ pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
     (3 * differing <= longer).then_some(nearest)
 }
 
-/// How many letters have to be changed, added, taken away or swapped with the next one.
+/// Returns how many letters must be changed, added, removed or swapped with the next one.
 fn differing_letters(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    // The rows of the table for one letter less of `one`, and for two.
+    // Rows of the table for prefixes of `one` that are one and two letters shorter.
     let mut last: Vec<usize> = (0..=other.len()).collect();
     let mut before_last = last.clone();
     for (row, letter) in one.iter().enumerate() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// The units of sizes. K, KB and KiB all mean 1024: sizes of memory are powers of two.
 const UNITS: [(char, u32); 5] = [('k', 10), ('m', 20), ('g', 30), ('t', 40), ('p', 50)];
 
-/// A number of bytes: decimal, with a fraction before a unit, or 0x hexadecimal; the units are K,
-/// M, G, T and P of 1024, also as KiB or KB.
+/// Parses a number of bytes: decimal, with a fraction before a unit, or 0x hexadecimal. The units K, M, G, T and P are
+/// powers of 1024, and may also be written as KiB or KB.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
@@ -38,7 +38,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(wrong)
 }
 
-/// `digits`, which may have a fraction, times 2 to the power of `shift`: a whole number.
+/// Returns `digits`, which may have a fraction, times 2 to the power of `shift`, if that is a whole number.
 fn scaled(digits: &str, shift: u32) -> Option<u64> {
     let (whole, fraction) = match digits.split_once('.') {
         Some((_, fraction)) if fraction.is_empty() || fraction.len() > 9 => return None,
@@ -58,7 +58,7 @@ fn scaled(digits: &str, shift: u32) -> Option<u64> {
     u64::try_from(bytes).ok()
 }
 
-/// A time: `200us`, `3ms` or `2s`.
+/// Parses a time: `200us`, `3ms` or `2s`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     const TIMES: [(&str, u64); 4] = [
         ("ns", 1),
@@ -76,7 +76,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is not a time: use a form like 200us, 3ms or 2s"))
 }
 
-/// Bits in a second: `500K`, `100M` or `10G`, with units of 1000.
+/// Parses bits per second: `500K`, `100M` or `10G`, with units of 1000.
 pub(crate) fn bit_rate(text: &str) -> Result<u64, String> {
     const RATES: [(&str, u64); 4] = [
         ("", 1),
@@ -96,7 +96,7 @@ pub(crate) fn bit_rate(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is not a rate: use bits per second, such as 100M or 10G"))
 }
 
-/// A share in percent, `0.1%`, as a number from 0 to 1.
+/// Parses a share in percent, `0.1%`, into a number from 0 to 1.
 pub(crate) fn share(text: &str) -> Result<f64, String> {
     let percent = text.strip_suffix('%').and_then(|it| it.parse::<f64>().ok());
     percent
@@ -105,7 +105,7 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("`{text}` is not a share: use a percentage, such as 0.1%"))
 }
 
-/// A count, decimal or 0x hexadecimal, at least 1.
+/// Parses a count, decimal or 0x hexadecimal, of at least 1.
 pub(crate) fn count(text: &str) -> Result<u32, String> {
     number(text)
         .and_then(|value| u32::try_from(value).ok())
@@ -132,7 +132,7 @@ fn number(digits: &str) -> Option<u64> {
         .flatten()
 }
 
-/// A number of bytes with the largest unit in which it is a whole number: `4 B`, `64 KiB`.
+/// Formats a number of bytes with the largest unit in which it is a whole number: `4 B`, `64 KiB`.
 pub(crate) fn binary(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut value, mut unit) = (bytes, 0);
@@ -143,12 +143,12 @@ pub(crate) fn binary(bytes: u64) -> String {
     format!("{value} {}", units[unit])
 }
 
-/// A measured figure: four significant digits, or three below 1, without trailing zeros.
+/// Formats a measured figure with four significant digits, or three below 1, without trailing zeros.
 pub(crate) fn figure(value: f64) -> String {
     significant(value, if value < 1.0 { 3 } else { 4 })
 }
 
-/// Six significant digits without trailing zeros, as C++ streams print a number.
+/// Formats six significant digits without trailing zeros, as C++ streams print a number.
 pub(crate) fn six_digits(value: f64) -> String {
     significant(value, 6)
 }
@@ -157,7 +157,7 @@ fn significant(value: f64, digits: usize) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
     }
-    // The exponent after rounding: with six digits 999999.7 is a million.
+    // The exponent after rounding: with six digits, 999999.7 is a million.
     let scientific = format!("{value:.places$e}", places = digits - 1);
     let exponent = scientific
         .split_once('e')

@@ -126,7 +126,7 @@ fn killer(at: Option<Step>, victim: &mut Victim) -> impl FnMut(Event<'_>) -> Con
     }
 }
 
-/// This process owns the GPU memory, and the one that writes there dies.
+/// Runs the end that owns the GPU memory; the process that writes there dies.
 fn receive(at: Option<Step>, iterations: u32, transfer: TransferPreference) -> Report {
     let listener = Listener::bind((LOCALHOST, 0).into()).unwrap();
     let address = listener.address().unwrap();
@@ -154,7 +154,7 @@ fn receive(at: Option<Step>, iterations: u32, transfer: TransferPreference) -> R
     .unwrap()
 }
 
-/// This process writes, and the one with the GPU memory dies.
+/// Runs the end that writes; the process with the GPU memory dies.
 fn send(at: Option<Step>, iterations: u32) -> Report {
     let mut victim = Victim::start("--listen 127.0.0.1:0", Stdio::piped());
     let mut stdout = BufReader::new(victim.0.stdout.take().unwrap());

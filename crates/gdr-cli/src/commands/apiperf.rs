@@ -119,7 +119,7 @@ fn cells(row: &Row, report: &Report) -> Vec<Cell> {
     cells
 }
 
-/// The lines of GDRCopy's tool, in its order.
+/// Prints the lines of GDRCopy's tool, in its order.
 fn show(event: &Event<'_>, output: &mut Output) -> gdr_perf::Result<()> {
     match event {
         Event::Allocated { device_ptr, bytes } => {

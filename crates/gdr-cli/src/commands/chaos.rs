@@ -22,7 +22,7 @@ use crate::interrupt::{self, FirstSignal};
 use crate::launch::{LaunchError, examine, found};
 use crate::output::Output;
 
-/// Faults that a network may have at any time, and that a program should not even notice.
+/// Faults that any network may have at any time, and that a program should not even notice.
 const DEFAULT: &str = "drop p=0.5%; duplicate p=0.5%; reorder p=0.5%; delay by=20us jitter=500us p=0.5%; late by=20us \
                        jitter=500us p=2%; burst count=4 by=200us p=10%; place order=shuffle by=200us p=2%; place \
                        order=reverse by=200us p=2%";
@@ -68,7 +68,7 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Passed,
-    /// With this status, or 128 and the number of a signal.
+    /// With this status, or 128 plus the number of a signal.
     Failed(i32),
     /// Not in time.
     Hung,
@@ -190,11 +190,11 @@ impl Fuzzed<'_> {
         };
         let ended = match poll(&mut fds, Some(&limit)) {
             Ok(0) => false,
-            // A signal for this process: the program is not waited for.
+            // Interrupted by a signal for this process: do not wait for the program.
             Ok(_) | Err(Errno::INTR) => true,
             Err(error) => return Err(failed(error).into()),
         };
-        // Processes that it has left behind end with it.
+        // Also ends processes that it has left behind.
         let _ = kill_process_group(pid, Signal::KILL);
         let status = program.wait().map_err(LaunchError::Wait)?;
         let ending = match (ended, status.code()) {
@@ -206,7 +206,7 @@ impl Fuzzed<'_> {
         Ok((ending, chaos.strikes()?.devices))
     }
 
-    /// The scenario without the rules that are not needed for this ending.
+    /// Returns the scenario without the rules that are not needed for this ending.
     fn minimized(&self, mut scenario: Scenario, ending: Ending) -> Result<Scenario> {
         let mut at = scenario.rules.len();
         while at > 0 && scenario.rules.len() > 1 {

@@ -187,7 +187,7 @@ fn folder(prefix: &str) -> Result<tempfile::TempDir, TraceError> {
     })
 }
 
-/// What the processes have found, with the lines of their sources.
+/// Returns what the processes have found, with the lines of their sources.
 fn read(folder: &Path) -> Result<Vec<Found>, TraceError> {
     let unreadable = |source| TraceError::Counts {
         folder: folder.to_owned(),
@@ -197,7 +197,7 @@ fn read(folder: &Path) -> Result<Vec<Found>, TraceError> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let text = fs::read_to_string(entry.map_err(unreadable)?.path()).map_err(unreadable)?;
-        // The last line of a process that was killed may not be whole.
+        // The last line of a killed process may be incomplete.
         for line in text.lines() {
             if let Ok(mut found) = serde_json::from_str::<Found>(line) {
                 for place in &mut found.places {
@@ -230,7 +230,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// How a frame is shown.
+/// Returns how a frame is shown.
 fn shown(frame: &FoundFrame) -> String {
     let symbol = frame.symbol.as_deref().unwrap_or("?");
     match &frame.source {
@@ -239,7 +239,7 @@ fn shown(frame: &FoundFrame) -> String {
     }
 }
 
-/// The findings for people.
+/// Returns the findings for people.
 fn text(findings: &[Found], suppressed: usize, width: usize) -> String {
     let count = |severity| {
         let all = findings.iter().filter(|it| it.rule.severity() == severity);

@@ -1,4 +1,4 @@
-//! `gdr collect`: the facts about this node in one file.
+//! `gdr collect`: collects the facts about this node in one file.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -111,7 +111,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
 
     let file = match &options.output {
         Some(_) if to_stdout => {
-            // Not through the stream that strips colors: it would change the archive.
+            // Bypass the stream that strips colors, which would change the archive.
             let mut stdout = std::io::stdout().lock();
             stdout
                 .write_all(&bytes)
@@ -141,7 +141,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     if global.json {
         output.json(&report)?;
     } else if to_stdout {
-        // Standard output has the archive.
+        // Standard output contains the archive.
         for line in lines(&report) {
             print_to_stderr(line);
         }
@@ -181,13 +181,13 @@ fn collect(options: &Options) -> Result<Archive> {
     Ok(recorder.finish(origin))
 }
 
-/// The user's names, which may occur in logs and paths.
+/// Returns the user's names, which may occur in logs and paths.
 fn users() -> Vec<String> {
     let names = ["USER", "LOGNAME", "SUDO_USER"].map(|name| std::env::var(name).ok());
     names.into_iter().flatten().collect()
 }
 
-/// The owner of the file.
+/// Owner of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     user: u32,
@@ -195,7 +195,7 @@ struct Owner {
 }
 
 impl Owner {
-    /// The user who runs `sudo`, by its environment variables.
+    /// Returns the user who runs `sudo`, by its environment variables.
     fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let id = |name| variable(name)?.parse().ok();
         Some(Self {
@@ -205,8 +205,8 @@ impl Owner {
     }
 }
 
-/// Writes a file that only its owner may read, because it contains the kernel log. Under `sudo` the
-/// owner is the calling user. An existing file is replaced by a rename, which follows no link.
+/// Writes a file that only its owner may read, because it contains the kernel log. Under `sudo`, the owner is the
+/// calling user. An existing file is replaced by a rename, which does not follow links.
 fn save(path: &Path, bytes: &[u8], force: bool, owner: Option<Owner>) -> Result<()> {
     let give = |file: &File| {
         if let Some(owner) = owner {
@@ -264,7 +264,7 @@ fn default_name(origin: &Origin) -> String {
     format!("gdr-{host}-{}.tar.gz", utc(origin.collected))
 }
 
-/// A time, as `20261121T014000Z`.
+/// Formats a time as `20261121T014000Z`.
 fn utc(seconds: u64) -> String {
     let Utc {
         year,
@@ -277,7 +277,7 @@ fn utc(seconds: u64) -> String {
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }
 
-/// How many functions show only the 64 bytes that every user may read.
+/// Returns how many functions show only the 64 bytes that every user may read.
 fn short_config_spaces(archive: &Archive) -> usize {
     const DEVICES: &str = "/sys/bus/pci/devices";
     let names = archive.list(DEVICES).ok().unwrap_or_default();
@@ -328,7 +328,7 @@ fn lines(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// A description of a path.
+/// Returns a description of a path.
 fn what(path: &str) -> &str {
     match path {
         "/@kmsg" => "the kernel log (/dev/kmsg)",

@@ -1,4 +1,4 @@
-//! `gdr compare`: frames received staged and direct, up to a kernel's result.
+//! `gdr compare`: receives frames staged and direct, up to a kernel's result.
 
 mod picture;
 mod table;
@@ -63,8 +63,8 @@ pub(crate) struct Options {
     )]
     server: bool,
 
-    /// Address at which the server listens [default: that of the soft device, if one is named; else all
-    /// addresses with a key, and 127.0.0.1 without]
+    /// Address at which the server listens [default: the soft device's address, if one is named;
+    /// otherwise all addresses with a key, or 127.0.0.1 without]
     #[arg(long, value_name = "HOST[:PORT]", requires = "server")]
     bind: Option<HostPort>,
 
@@ -140,7 +140,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The devices: of one process the device of its end twice.
+    /// Returns the devices: of one process the device of its end twice.
     fn pair(&self) -> DevicePair {
         let (from, to) = match (&self.host, self.server) {
             (Some(_), _) => (&self.to, &self.to),
@@ -163,7 +163,7 @@ impl Options {
         self.memory.unwrap_or(Allocator::Plain).into()
     }
 
-    /// The memory of the frames, if it is this GPU's.
+    /// Returns the memory of the frames, if it is this GPU's.
     fn source<'a>(&self, gpu: Option<&'a BenchTarget>) -> TransferMemory<'a> {
         match gpu {
             Some(gpu) => {
@@ -242,7 +242,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     }
     let settings = options.settings()?;
     if !matches!(options.provider, Provider::Soft) {
-        // Nothing has started a thread yet.
+        // No threads have been started yet.
         gdr_rdma::disable_scatter_to_cqe();
     }
     let mut table = Table::new(options.figures);

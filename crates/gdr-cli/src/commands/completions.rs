@@ -1,4 +1,4 @@
-//! `gdr completions`: scripts of shells.
+//! `gdr completions`: completion scripts for shells.
 
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
@@ -38,7 +38,7 @@ fn run(_: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
         clap_complete::generate(options.shell, &mut with_values(command), name, &mut script);
         names.push(String::from_utf8(script)?);
     }
-    // PowerShell takes these lines at the top of a script only.
+    // PowerShell accepts these lines only at the top of a script.
     for script in names.iter_mut().skip(1) {
         let lines = script.lines();
         let kept = lines.filter(|line| !line.starts_with("using namespace"));
@@ -48,7 +48,7 @@ fn run(_: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     Ok(Exit::Fine)
 }
 
-/// The command with the possible values of arguments that are names. Parsing does not use them: the
+/// Returns the command with possible values for arguments that are names. Parsing does not use them, because the
 /// commands reject unknown names with better errors.
 fn with_values(command: Command) -> Command {
     let checks: Vec<_> = gdr_doctor::all()
@@ -78,7 +78,7 @@ fn with_values(command: Command) -> Command {
     complete(command, &values)
 }
 
-/// The names of the commands below this one, at any depth.
+/// Returns the names of the commands below this one, at any depth.
 fn names_below(command: &Command) -> Vec<String> {
     let below = command.get_subcommands().flat_map(|command| {
         let name = command.get_name().to_owned();
@@ -93,7 +93,7 @@ fn names_below(command: &Command) -> Vec<String> {
 /// What `--backend` takes.
 const BACKENDS: [&str; 5] = ["auto", "gdrdrv", "dmabuf", "rm", "sim"];
 
-/// The RDMA devices of this machine, and the addresses that every machine has.
+/// Returns the RDMA devices of this machine, and the addresses that every machine has.
 fn devices() -> Vec<String> {
     let entries = std::fs::read_dir("/sys/class/infiniband");
     let names = entries.into_iter().flatten().flatten();
@@ -105,7 +105,8 @@ fn devices() -> Vec<String> {
     names
 }
 
-/// Gives these values to the arguments of these names, in a command and those below it. Files stay.
+/// Sets these values for the arguments with these names, in a command and its subcommands. Arguments that are files
+/// stay unchanged.
 fn complete(mut command: Command, values: &[(&str, Vec<String>)]) -> Command {
     for (name, values) in values {
         // Commands use one name for different things: a file in one, a device in another.

@@ -66,7 +66,7 @@ pub(crate) struct Options {
 impl Options {
     fn settings(&self) -> Settings {
         let sizes = if self.below_bound {
-            // The bound is no more than the buffer, as in GDRCopy's tool.
+            // The bound does not exceed the buffer, as in GDRCopy's tool.
             below_power_of_two(self.copy.unwrap_or(self.buffer).min(self.buffer))
         } else {
             vec![self.copy.unwrap_or(self.buffer)]
@@ -154,13 +154,13 @@ const ROW: [Column; 2] = [
 fn cells(row: &Rate, report: &Report) -> Vec<Cell> {
     let mut cells = vec![Cell::Count(row.size), Cell::text(row.direction)];
     cells.extend(duration(&row.copy));
-    // Units of 2^20 bytes are GDRCopy's.
+    // GDRCopy uses units of 2^20 bytes.
     cells.extend(rate(row.size, row.mib_per_s * f64::from(1 << 20) / 1e9));
     cells.push(Cell::text(report.subject.simulated));
     cells
 }
 
-/// The lines of GDRCopy's tool, in its order.
+/// Prints the lines of GDRCopy's tool, in its order.
 fn show(options: &Options, event: &Event<'_>, output: &mut Output) -> gdr_perf::Result<()> {
     let name = |direction: &CopyDirection| match direction {
         CopyDirection::ToGpu => ("writing", "write"),

@@ -182,7 +182,7 @@ fn cells(row: &Row, report: &Report) -> Vec<Cell> {
     cells
 }
 
-/// The lines of GDRCopy's tool, in its order: the mapping is described after cuMemcpy's tables.
+/// Prints the lines of GDRCopy's tool in its order: the mapping is described after cuMemcpy's tables.
 struct ToolText<'a> {
     options: &'a Options,
     lines: Text,

@@ -1,4 +1,4 @@
-//! `--sweep` of `gdr copybw` and `gdr copylat`: every path of copies side by side.
+//! `--sweep` of `gdr copybw` and `gdr copylat`: all copy paths side by side.
 
 mod picture;
 
@@ -30,9 +30,9 @@ use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
 use crate::units::{binary, figure};
 
-/// The heights of the curve of a row of text, the lowest first.
+/// Heights of a curve in one row of text, lowest first.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The time for one size on one path.
+/// Time for one size on one path.
 pub(super) const TIME: Duration = Duration::from_millis(20);
 
 /// Options of a sweep.
@@ -67,7 +67,7 @@ impl SweepOptions {
     }
 }
 
-/// The figure that the tables of a sweep show.
+/// The figure in the tables of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quantity {
     /// Microseconds.
@@ -84,7 +84,7 @@ impl Quantity {
         }
     }
 
-    /// The value of a row.
+    /// Returns the value of a row.
     fn of(self, row: &Row) -> f64 {
         match self {
             Self::Time => row.copy.median_ns / 1000.0,
@@ -218,14 +218,14 @@ impl<'a> Group<'a> {
         methods
     }
 
-    /// The values of a method by size.
+    /// Returns the values of a method by size.
     fn points(&self, method: Method, quantity: Quantity) -> Vec<(u64, f64)> {
         let rows = self.rows.iter().filter(|row| row.method == method);
         rows.map(|row| (row.cell.size, quantity.of(row))).collect()
     }
 }
 
-/// The tables, and a curve of text for each path.
+/// Prints the tables, and a curve of text for each path.
 fn show(report: &Report, quantity: Quantity, output: &mut Output) -> gdr_perf::Result<()> {
     output.line(describe(&report.subject))?;
     let how = format!(
@@ -246,7 +246,7 @@ fn show(report: &Report, quantity: Quantity, output: &mut Output) -> gdr_perf::R
             "\n{direction}, {host} memory ({})",
             quantity.title()
         ))?;
-        // The last column shows what the planned copies cost.
+        // The last column shows the cost of the planned copies.
         let single = methods.iter().filter(|method| **method != Method::Planned);
         let names: Vec<String> = single.map(ToString::to_string).collect();
         let names = names.iter().map(String::as_str);
@@ -289,7 +289,7 @@ fn show(report: &Report, quantity: Quantity, output: &mut Output) -> gdr_perf::R
     Ok(())
 }
 
-/// The costs that the planner knew, and the library beside it.
+/// Returns the costs that the planner knew, and the library beside it.
 fn planned_by(report: &Report) -> String {
     let planned = format!("planned by {}", report.costs);
     match &report.library {
@@ -298,7 +298,7 @@ fn planned_by(report: &Report) -> String {
     }
 }
 
-/// A curve of one line: the logarithms of the values, from the lowest to the highest.
+/// Draws a curve in one line of text: the logarithms of the values, scaled from the lowest to the highest.
 fn curve(values: &[f64]) -> String {
     let logarithms: Vec<f64> = values.iter().map(|value| value.max(1e-9).ln()).collect();
     let low = logarithms.iter().copied().fold(f64::INFINITY, f64::min);

@@ -1,4 +1,4 @@
-//! `gdr devices`: the RDMA devices of a node, and how each would register GPU memory.
+//! `gdr devices`: RDMA devices of a node, and how each would register GPU memory.
 
 mod gpu_memory;
 mod listing;

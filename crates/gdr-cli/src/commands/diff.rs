@@ -1,4 +1,4 @@
-//! `gdr diff`: the differences between two nodes that should be alike.
+//! `gdr diff`: shows the differences between two nodes that should be alike.
 
 use std::path::PathBuf;
 
@@ -46,7 +46,7 @@ struct Report {
     unknown: Vec<Row>,
 }
 
-/// A fact about both nodes. `null` is a fact that a node does not have.
+/// A fact about both nodes. `null` means that a node does not have it.
 #[derive(Debug, Serialize)]
 struct Row {
     category: Category,
@@ -107,7 +107,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         let mut category = None;
         for difference in &found.differ {
             let key = &difference.key;
-            // Every line of CSV is complete.
+            // In CSV, every line is complete.
             let is_new = category != Some(key.category) || options.layout.is_csv();
             category = Some(key.category);
             table.row(vec![
@@ -179,7 +179,7 @@ fn known(value: &Datum<String>) -> Option<String> {
     }
 }
 
-/// A value in a table.
+/// Returns a value in a table.
 pub(super) fn shown(value: &Datum<String>) -> String {
     match value {
         Err(Absence::Missing) => "none".to_owned(),
@@ -188,7 +188,7 @@ pub(super) fn shown(value: &Datum<String>) -> String {
     }
 }
 
-/// A text from an untrusted archive, without terminal control characters.
+/// Returns a text from an untrusted archive, without terminal control characters.
 pub(super) fn printable(text: &str) -> String {
     let replace = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().map(replace).collect()

@@ -1,4 +1,4 @@
-//! `gdr env`: the environment variables that fit this node's topology.
+//! `gdr env`: environment variables that fit this node's topology.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -44,7 +44,7 @@ pub(crate) struct Options {
     program: Vec<OsString>,
 }
 
-/// A library on the command line.
+/// A library named on the command line.
 #[derive(Clone, Copy, Debug)]
 struct LibraryName(CommunicationLibrary);
 
@@ -146,7 +146,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(Exit::Fine)
 }
 
-/// The rails of the GPU that is named as `3`, `GPU3` or by its address.
+/// Returns the rails of the GPU named as `3`, `GPU3` or by its address.
 fn of_gpu(node: &Node, rails: Rails, name: &str) -> Result<Rails> {
     let number = name.chars().all(|digit| digit.is_ascii_digit());
     let full = if number {
@@ -164,7 +164,7 @@ fn of_gpu(node: &Node, rails: Rails, name: &str) -> Result<Rails> {
     }
 }
 
-/// The variables that this process does not have yet, each once. The others keep their values.
+/// Returns the variables that this process does not have yet, each once. The others keep their values.
 fn unset(all: &[Environment]) -> Vec<(&'static str, OsString)> {
     let mut variables: Vec<(&'static str, OsString)> = Vec::new();
     for variable in all.iter().flat_map(|environment| &environment.variables) {
@@ -206,7 +206,7 @@ fn print(all: &[Environment], output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Whether every shell takes a value as it is. zsh looks for a command after `=`.
+/// Returns whether every shell takes a value literally. zsh looks for a command after `=`.
 fn is_plain(value: &str) -> bool {
     let plain = |it: char| it.is_ascii_alphanumeric() || "_-.,:/".contains(it);
     !value.is_empty() && value.chars().all(plain)

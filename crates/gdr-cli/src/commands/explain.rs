@@ -1,4 +1,4 @@
-//! `gdr explain`: the likely cause of an error text.
+//! `gdr explain`: finds the likely cause of an error text.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,9 +23,9 @@ use crate::global::Global;
 use crate::node_args::{Node, Which};
 use crate::output::{Output, WIDTH};
 
-/// The most causes shown for one log.
+/// Maximum number of causes to show for one log.
 const SHOWN: usize = 5;
-/// Connections without GPUDirect RDMA that are shown.
+/// Maximum number of connections without GPUDirect RDMA to show.
 const CONNECTIONS: usize = 8;
 
 /// Explain what an error text or a log most likely means for GPUDirect RDMA
@@ -107,14 +107,14 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     let answer = answer(options, &mut names)?;
     let found = &answer.causes;
     let is_wanted = !options.offline && !found.is_empty();
-    // A node that was named is read in any case: a wrong name must not pass as one that is fine.
+    // Always read a node that was named: a wrong name must not pass as a healthy node.
     let node = if is_wanted || options.which.is_elsewhere() {
         Some(options.which.open()?)
     } else {
         None
     };
     if options.which.is_elsewhere() {
-        // A capture may be of a part of a node.
+        // A capture may cover only a part of a node.
         names.addresses.clear();
     }
     let text_is_of = node
@@ -189,14 +189,14 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(exit)
 }
 
-/// What a text says about the machine that wrote it.
+/// What a text reveals about the machine that wrote it.
 #[derive(Default)]
 struct Names {
     hosts: BTreeSet<String>,
     addresses: BTreeSet<Bdf>,
 }
 
-/// The machine that wrote a text.
+/// Which machine wrote a text.
 enum TextIsOf {
     /// The node that was checked.
     ThisNode,
@@ -204,12 +204,12 @@ enum TextIsOf {
     Unknown,
     /// Another machine, of this name.
     Another(String),
-    /// Another machine: the node has no function at any address that the text names. This is one of them.
+    /// Another machine: the node has no function at any address in the text. This is one of them.
     Elsewhere(Bdf),
 }
 
 impl TextIsOf {
-    /// By the hosts that the text names, else by its PCI addresses.
+    /// Decides by the host names in the text, otherwise by its PCI addresses.
     fn names(names: Names, node: &Node) -> Self {
         let inventory = &node.inventory;
         let foreign = (names.addresses.first())
@@ -247,7 +247,7 @@ struct Beginning<R> {
 
 impl<R: Read> Read for Beginning<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        /// Enough for the lines of every host of a job.
+        /// Enough for lines of every host of a job.
         const MOST: usize = 1 << 18;
         let length = self.inner.read(buffer)?;
         let room = MOST.saturating_sub(self.kept.len()).min(length);
@@ -256,7 +256,7 @@ impl<R: Read> Read for Beginning<R> {
     }
 }
 
-/// Explains a text, and notes what it says about its machine.
+/// Explains a text, and notes what it reveals about its machine.
 fn answer(options: &Options, names: &mut Names) -> Result<Answer> {
     let mut read = |input: &mut dyn Read| {
         let mut input = Beginning {
@@ -303,7 +303,7 @@ fn is_file_name(text: &str) -> bool {
     is_word && (is_path || EXTENSIONS.iter().any(|end| text.ends_with(end)))
 }
 
-/// Shows whether GPUDirect RDMA is in use, and what does not use it.
+/// Shows whether GPUDirect RDMA is in use, and which connections do not use it.
 fn show_use(gpudirect: &GpuDirect, output: &mut Output) -> Result<()> {
     let connections = &gpudirect.connections;
     let headline = match gpudirect.in_use {
@@ -405,7 +405,7 @@ fn connection_text(connection: &Connection) -> String {
     format!("rank {from} to rank {to}: {end} {path}")
 }
 
-/// The beginning of a list.
+/// Returns the beginning of a list.
 fn short(list: &str) -> String {
     let mut shown: String = list.chars().take(3 * WIDTH).collect();
     if shown.len() < list.len() {
@@ -508,7 +508,7 @@ fn list(global: &Global, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Fine);
     }
     for cause in causes() {
-        // One line for each cause, so that the list can be searched.
+        // One line per cause, so that the list can be searched.
         output.line(format_args!("{:<26} {}", cause.id, cause.title))?;
     }
     Ok(Exit::Fine)

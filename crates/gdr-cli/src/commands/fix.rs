@@ -53,7 +53,7 @@ pub(crate) struct Options {
     journal: PathBuf,
 }
 
-/// The result of one step: one of the two texts is set.
+/// Result of one step: one of the two texts is set.
 #[derive(Serialize)]
 struct Outcome {
     action: String,
@@ -65,11 +65,11 @@ struct Outcome {
 struct Report {
     #[serde(flatten)]
     schema: Schema,
-    /// The script of a dry run.
+    /// Script of a dry run.
     script: Option<String>,
-    /// What was done or undone.
+    /// Changes that were made or undone.
     outcomes: Vec<Outcome>,
-    /// Findings that need a person.
+    /// Findings that need manual action.
     left: Vec<Left>,
 }
 
@@ -80,7 +80,7 @@ struct Left {
     verdict: Verdict,
     subject: String,
     summary: String,
-    /// What a person can do, the best first.
+    /// What the user can do, best advice first.
     advice: Vec<String>,
 }
 
@@ -139,7 +139,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
             })?;
         } else {
             for line in script.lines() {
-                // A comment may be broken on a terminal, a command not.
+                // A comment may be wrapped on a terminal, but a command may not.
                 match line.starts_with('#') {
                     true => output.line(line)?,
                     false => output.bytes(format!("{line}\n").as_bytes())?,
@@ -191,7 +191,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
 fn plan(options: &Options, ids: &[CheckId]) -> Result<Plan> {
     let node = options.which.open()?;
     let context = Context::new(node.source.as_ref(), &node.inventory);
-    // All checks run, so that a symptom is not repaired instead of its cause.
+    // Run all checks, so that the cause is repaired and not just a symptom.
     Ok(Plan::new(&diagnose(&context, &Selection::all()), ids))
 }
 

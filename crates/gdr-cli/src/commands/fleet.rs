@@ -1,4 +1,4 @@
-//! `gdr fleet`: the nodes that differ from the majority, and their differences.
+//! `gdr fleet`: shows which nodes differ from the majority, and how.
 
 use std::path::PathBuf;
 
@@ -41,8 +41,8 @@ struct Report<'a> {
     outliers: Vec<Row<'a>>,
 }
 
-/// A fact that differs between nodes. `null` is a fact that a node does not have; without
-/// `usual_count` no value is usual.
+/// A fact that differs between nodes. `null` means that a node does not have it. Without `usual_count`, no value is
+/// usual.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     category: Category,
@@ -60,7 +60,7 @@ struct Other<'a> {
     nodes: Vec<&'a str>,
 }
 
-/// The most names in a cell of the table.
+/// Maximum number of names in a cell of the table.
 const MOST_NAMES: usize = 4;
 
 impl CommandSpec for Options {
@@ -82,7 +82,7 @@ Examples:
 
 fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     options.layout.check(global)?;
-    // Only one archive is in memory at a time.
+    // Keep only one archive in memory at a time.
     let mut names = Vec::new();
     let mut fleet = Vec::new();
     for path in &options.archives {
@@ -166,7 +166,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(exit)
 }
 
-/// The names of the nodes, or of their files if two nodes have the same name, as redacted ones do.
+/// Returns the names of the nodes, or of their files if two nodes have the same name, as redacted nodes do.
 fn distinct(names: Vec<String>, files: &[PathBuf]) -> Vec<String> {
     let same = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
     if !names.iter().any(same) {

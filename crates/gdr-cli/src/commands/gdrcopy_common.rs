@@ -1,4 +1,4 @@
-//! Options and output that GDRCopy's measuring tools share.
+//! Options and output shared by GDRCopy's measuring tools.
 
 use clap::ValueEnum;
 use gdr_copy::{Caching, MapOptions};
@@ -43,7 +43,7 @@ enum Alloc {
     Pool,
 }
 
-/// A type of mapping, in GDRCopy's words.
+/// A type of mapping, as GDRCopy names it.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum MappingType {
     Default,
@@ -69,7 +69,7 @@ impl MemoryOptions {
         BufferOptions { kind, mapping }
     }
 
-    /// The line that names the function, as GDRCopy's scripts know it.
+    /// Returns the line that names the function, as GDRCopy's scripts know it.
     pub(crate) fn alloc_line(self) -> String {
         let name = match self.alloc {
             Alloc::Plain => "cuMemAlloc",
@@ -96,7 +96,7 @@ impl Rival {
     }
 }
 
-/// The text that a measuring tool prints.
+/// Text that a measuring tool prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Text {
     /// No text: `--json` prints a document.
@@ -110,8 +110,8 @@ pub(crate) enum Text {
 }
 
 impl Text {
-    /// Writes sentences of GDRCopy's tools: as one line under their names, for scripts that compare
-    /// lines, and else within the width of a terminal.
+    /// Writes sentences of GDRCopy's tools: on one line under their own names, for scripts that compare lines,
+    /// otherwise within the width of the terminal.
     pub(crate) fn say(self, text: &str, output: &mut Output) -> gdr_perf::Result<()> {
         match self {
             Self::Tool => output.line(text),
@@ -130,18 +130,18 @@ impl Text {
         }
     }
 
-    /// Whether the lines of GDRCopy's tool are printed.
+    /// Returns whether the lines of GDRCopy's tool are printed.
     pub(crate) fn has_lines(self) -> bool {
         matches!(self, Self::Tool | Self::Figures)
     }
 
-    /// Whether a table of figures is printed.
+    /// Returns whether a table of figures is printed.
     pub(crate) fn has_figures(self) -> bool {
         matches!(self, Self::Csv | Self::Figures)
     }
 }
 
-/// Prints all GPUs and the chosen one, with which GDRCopy's measuring tools begin.
+/// Prints all GPUs and the chosen one, as GDRCopy's measuring tools do at the start.
 pub(crate) fn introduce(gpu: &GpuContext, text: Text, output: &mut Output) -> gdr_perf::Result<()> {
     match (text, &gpu.simulated) {
         (Text::Csv, Some(reason)) => {

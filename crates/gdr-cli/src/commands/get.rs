@@ -1,4 +1,4 @@
-//! `gdr get`: the content of an object.
+//! `gdr get`: gets the content of an object.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::object_report::Transferred;
 use crate::output::Output;
 use crate::units::count;
 
-/// Bytes that are written at a time.
+/// Bytes to write at a time.
 const CHUNK: u64 = 1 << 20;
 
 /// Write the newest content of an object to standard output or a file
@@ -67,7 +67,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Where the content goes, if not to standard output.
+    /// Returns where the content goes, if not to standard output.
     fn file(&self) -> Option<&Path> {
         self.output.as_deref().or(self.safetensors.as_deref())
     }
@@ -141,18 +141,18 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(Exit::Fine)
 }
 
-/// An object that is got, and where its content goes.
+/// An object to get, and the destination of its content.
 struct Got<'a> {
     options: &'a Options,
     object: &'a RemoteObject,
     memory: LocalMemory,
-    /// The tensors' checksums, if its owner offers any.
+    /// Checksums of the tensors, if the owner offers them.
     sums: Option<TensorSums>,
     is_json: bool,
 }
 
 impl Got<'_> {
-    /// Gets the newest epoch; waits for the first one where that is asked for.
+    /// Gets the newest epoch. Waits for the first one if requested.
     fn newest(&self) -> Result<(Epoch, Duration)> {
         let attempt = || {
             let began = Instant::now();
@@ -173,7 +173,7 @@ impl Got<'_> {
         self.options.link.deadline(self.memory.len())
     }
 
-    /// Says which tensor is damaged, if an epoch is.
+    /// Names the damaged tensor if an epoch is damaged.
     fn name_damaged(&self, got: Result<Epoch, Error>) -> Result<Epoch, Error> {
         if let (Err(Error::Damaged { epoch, .. }), Some(_)) = (&got, &self.sums) {
             self.check_tensors(*epoch)?;
@@ -181,14 +181,14 @@ impl Got<'_> {
         got
     }
 
-    /// Fails unless the content is a safetensors file whose tensors are those that its owner read.
+    /// Fails unless the content is a safetensors file with the tensors that its owner read.
     fn check_tensors(&self, epoch: Epoch) -> Result<(), Error> {
         let sums = self.sums.as_ref();
         let checked = (self.object).check_tensors(epoch, &self.memory, sums, self.limit());
         checked.map(drop)
     }
 
-    /// Gets each epoch, up to a signal.
+    /// Gets each epoch until a signal arrives.
     fn follow(&self, stop: &AtomicBool, output: &mut Output) -> Result<()> {
         let (options, object) = (self.options, self.object);
         let wait = EpochWait {
@@ -197,7 +197,7 @@ impl Got<'_> {
             idle: options.idle,
             stop,
         };
-        // Every epoch of a ring, else the newest one.
+        // Every epoch of a ring, otherwise the newest one.
         let mut follower = match object.info().mode {
             Mode::Ring { .. } => Some(object.follow(self.limit())?),
             _ => None,
@@ -259,7 +259,7 @@ impl Got<'_> {
     }
 }
 
-/// Passes the first `len` bytes of `memory` on, part by part.
+/// Passes on the first `len` bytes of `memory`, piece by piece.
 fn write(memory: &LocalMemory, len: u64, mut to: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut part = vec![0; CHUNK.min(len) as usize];
     let mut done = 0;
@@ -272,7 +272,7 @@ fn write(memory: &LocalMemory, len: u64, mut to: impl FnMut(&[u8]) -> Result<()>
     Ok(())
 }
 
-/// Writes a file. A regular one is replaced in one step, and keeps its permissions and its owner.
+/// Writes a file. A regular file is replaced atomically, and keeps its permissions and its owner.
 fn save(path: &Path, memory: &LocalMemory, len: u64) -> Result<()> {
     let mut file = WholeFile::replacing(path)?;
     write(memory, len, |bytes| Ok(file.write_all(bytes)?))?;

@@ -25,7 +25,7 @@ impl CommandSpec for Options {
 
 fn run(_: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let mut gdr = cli::command();
-    // Gives each command the name that its usage line begins with.
+    // Sets the name with which each command's usage line begins.
     gdr.build();
     let mut command = &mut gdr;
     for name in &options.command {

@@ -1,4 +1,4 @@
-//! `gdr info`: the kinds of GPU memory that can be mapped here, and how.
+//! `gdr info`: shows which kinds of GPU memory can be mapped here, and how.
 
 mod machine;
 
@@ -21,7 +21,7 @@ use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
 use machine::Machine;
 
-/// Bytes of the buffers that are mapped to try a route.
+/// Size in bytes of the buffers that are mapped to try a route.
 const SCRATCH: u64 = 64 << 10;
 
 /// Show which GPU memory can be mapped on this machine, and how
@@ -47,7 +47,7 @@ struct Info {
     rejected: Vec<Rejected>,
     persistent: bool,
     cuda: String,
-    /// The NVIDIA kernel driver's version.
+    /// Version of the NVIDIA kernel driver.
     driver: Option<String>,
     machine: Machine,
     gpus: Vec<Card>,
@@ -74,23 +74,23 @@ struct Card {
     /// From the backend.
     bar1_free_bytes: Option<u64>,
     compute_capability: String,
-    /// Of GPUs; absent for one that is newer than this release.
+    /// GPU generation; absent if newer than this release.
     generation: Option<&'static str>,
     gpudirect_rdma: bool,
     dma_buf: bool,
-    /// The scope in which writes of other devices are ordered.
+    /// The scope in which other devices' writes are ordered.
     rdma_writes_in_order: String,
     /// Whether the driver flushes such writes.
     rdma_writes_flushed_by_driver: bool,
 }
 
-/// A kind of memory: either its route or the reason of its refusal.
+/// A kind of memory, with either its route or the reason for its refusal.
 #[derive(Serialize)]
 struct Kind {
     memory: &'static str,
     route: Option<String>,
     refused: Option<String>,
-    /// Every route of the backend for this kind of memory.
+    /// Every route that the backend has for this kind of memory.
     routes: Vec<RouteState>,
 }
 
@@ -171,7 +171,7 @@ fn describe_card(card: &Gpu, gpu: &GpuContext) -> Card {
     let info = card.info();
     let bar1 = gpu.target.context().ok();
     let bar1 = bar1.and_then(|context| context.bar1(info.ordinal).ok().flatten());
-    // The address of a simulated GPU may belong to another device of this machine.
+    // A simulated GPU's address may belong to another device of this machine.
     let in_sysfs = || {
         gpu.simulated
             .is_none()
@@ -197,7 +197,7 @@ fn describe_card(card: &Gpu, gpu: &GpuContext) -> Card {
     }
 }
 
-/// The generation of GPUs of a compute capability.
+/// Returns the generation of GPUs of a compute capability.
 const fn generation((major, minor): (u32, u32)) -> Option<&'static str> {
     Some(match (major, minor) {
         (3, _) => "Kepler",
@@ -217,8 +217,8 @@ fn bar1_size(bdf: Bdf) -> Option<u64> {
     second_bar(&fs::read_to_string(format!("/sys/bus/pci/devices/{bdf}/resource")).ok()?)
 }
 
-/// The size of the second BAR in the text of a `resource` file, which has a line of start, end and
-/// flags for each BAR, and an empty line after a BAR of 64 bits.
+/// Returns the size of the second BAR from the text of a `resource` file, which has a line with start, end and flags
+/// for each BAR, and an empty line after a 64-bit BAR.
 fn second_bar(text: &str) -> Option<u64> {
     let size = |line: &str| {
         let mut fields = line.split_whitespace();
@@ -330,7 +330,7 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
     output.table(&routes)
 }
 
-/// A size with its unit; a dash if it is unknown.
+/// Returns a size with its unit; a dash if it is unknown.
 fn bytes(size: Option<u64>) -> String {
     match size {
         None => "unknown".to_owned(),

@@ -29,12 +29,12 @@ impl Layout {
         Ok(())
     }
 
-    /// Whether all columns are shown.
+    /// Returns whether all columns are shown.
     pub(super) fn is_whole(self) -> bool {
         self.wide || self.csv
     }
 
-    /// Whether the format is CSV.
+    /// Returns whether the format is CSV.
     pub(super) fn is_csv(self) -> bool {
         self.csv
     }

@@ -1,4 +1,4 @@
-//! `gdr loopback`: a transfer into GPU memory by RDMA, and its proof.
+//! `gdr loopback`: transfers into GPU memory by RDMA, with proof.
 
 mod all;
 mod table;
@@ -51,7 +51,7 @@ use text::Lines;
 /// `gdr devices` lists both kinds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    // The first, because each field takes its value away from what was parsed.
+    // Must come first, because each field takes its value out of what was parsed.
     #[command(flatten)]
     given: GivenOptions,
 
@@ -171,7 +171,7 @@ pub(crate) struct Options {
     gpu: GpuOptions,
 }
 
-/// A fault, by its name.
+/// A fault, by name.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Fault {
     /// No bytes arrive
@@ -261,7 +261,7 @@ impl Options {
         }
     }
 
-    /// Opens the GPUs of this process: `None` for an end that has host memory only.
+    /// Opens the GPUs of this process; returns `None` for an end with host memory only.
     fn open_gpus(&self) -> Result<Option<GpuContext>> {
         let gpu = match (&self.connect, &self.from_gpu) {
             (None, source) => self.gpu.beside(source.as_ref()),
@@ -273,7 +273,7 @@ impl Options {
         GpuContext::open_for_transfer(&gpu, without, transfer).map(Some)
     }
 
-    /// The addresses of a run in two processes.
+    /// Returns the addresses of a run in two processes.
     fn addresses(&self) -> Result<Option<Addresses>> {
         let (host, side) = match (&self.listen, &self.connect) {
             (Some(host), _) => (host, Side::Listens),
@@ -310,7 +310,7 @@ Examples:
     const RUN: Run<Self> = run;
 }
 
-/// The settings that the connecting end chooses, each under the argument that sets it.
+/// Settings that the connecting end chooses, each with the argument that sets it.
 const CHOSEN_BY_THE_PEER: [(&str, ChosenPart<Settings>); 3] = [
     (
         "size",
@@ -346,7 +346,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         return Err(UsageError("--wide and --csv apply only with --sweep".into()).into());
     }
     if !matches!(options.provider, Provider::Soft) {
-        // Nothing has started a thread yet.
+        // No threads have been started yet.
         gdr_rdma::disable_scatter_to_cqe();
     }
     let peer = options.addresses()?;
@@ -441,7 +441,7 @@ fn spell_remedies(report: &mut Report) {
     }
 }
 
-/// Measures, with both ends in this process.
+/// Measures with both ends in this process.
 fn sweep(
     global: &Global,
     gpu: &GpuContext,
@@ -491,13 +491,13 @@ struct Devices {
     chosen: Chosen,
 }
 
-/// A run, whichever of its ends are in this process.
+/// A run, regardless of which of its ends are in this process.
 struct Setup {
     devices: Devices,
     /// The GPU whose memory is sent; `None` for host memory.
     source: Option<BenchTarget>,
     settings: Settings,
-    /// How the memory of either GPU is allocated and reached.
+    /// How to allocate and access the memory of either GPU.
     destination: Destination,
 }
 
@@ -510,7 +510,7 @@ impl Setup {
     }
 }
 
-/// Both ends in this process.
+/// Runs both ends in this process.
 fn within(target: &BenchTarget, setup: &Setup, observe: Observe<'_>) -> Result<Report> {
     let Devices { pair, chosen } = &setup.devices;
     let (from, to) = pair.both(chosen)?;

@@ -1,4 +1,4 @@
-//! `gdr ls`: the objects of an owner.
+//! `gdr ls`: lists the objects of an owner.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -70,7 +70,7 @@ struct TensorListing<'a> {
 #[derive(Serialize)]
 struct TensorRow<'a> {
     name: &'a str,
-    /// The type of its elements, as safetensors names it.
+    /// Element type, as safetensors names it.
     dtype: String,
     shape: &'a [u64],
     /// The offset of its first byte in the object.

@@ -1,4 +1,4 @@
-//! `gdr man`: the manual pages.
+//! `gdr man`: writes the manual pages.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! A running measurement: its progress bar, Ctrl-C, and its results so far.
+//! A running measurement: its progress bar, Ctrl-C handling, and results so far.
 
 use std::fmt::Display;
 use std::ops::ControlFlow;
@@ -20,14 +20,14 @@ use crate::progress::{Progress, last_words};
 pub(super) struct Measurement {
     stop: Arc<AtomicBool>,
     progress: Progress,
-    /// What has been measured; without `--json` no results.
+    /// What has been measured. Without `--json`, results are not kept.
     so_far: Arc<Mutex<SoFar>>,
     has_document: bool,
 }
 
 struct SoFar {
     interrupted: Interrupted,
-    /// Records that the measurement has ended by itself, and not by a signal.
+    /// Records that the measurement has ended by itself, not by a signal.
     is_over: bool,
 }
 
@@ -37,8 +37,7 @@ impl Measurement {
         Self::with(global, total, Progress::on_stderr())
     }
 
-    /// Starts a measurement with the given progress bar. After a signal, a part that takes long is not
-    /// waited for.
+    /// Starts a measurement with the given progress bar. After a signal, a part that takes long is not waited for.
     pub(super) fn with(global: &Global, total: usize, progress: Progress) -> Result<Self> {
         let so_far = Arc::new(Mutex::new(SoFar {
             interrupted: Interrupted {
@@ -50,7 +49,7 @@ impl Measurement {
         }));
         let (at_signal, has_document) = (Arc::clone(&so_far), global.json);
         let stop = interrupt::flag_or(move || {
-            // Locked to the end: the measuring thread must not say the same.
+            // Keep this locked to the end, so that the measuring thread does not report the same.
             let so_far = lock(&at_signal);
             if so_far.is_over {
                 return;
@@ -81,7 +80,7 @@ impl Measurement {
         let mut so_far = lock(&self.so_far);
         so_far.interrupted.done += 1;
         if self.has_document {
-            // A value that cannot be serialized fails in the whole document too.
+            // A value that cannot be serialized also fails in the whole document.
             so_far
                 .interrupted
                 .measured
@@ -89,7 +88,7 @@ impl Measurement {
         }
     }
 
-    /// `done` parts have ended, whose results are not kept.
+    /// Records that `done` parts have ended, without keeping their results.
     pub(super) fn reached(&mut self, done: usize, total: usize, what: &str) {
         {
             let mut so_far = lock(&self.so_far);
@@ -98,7 +97,7 @@ impl Measurement {
         self.progress.at(done, total, what);
     }
 
-    /// Goes on unless a write failed or a signal arrived.
+    /// Continues unless a write failed or a signal arrived.
     pub(super) fn flow(&self, written: gdr_perf::Result<()>) -> ControlFlow<()> {
         match written {
             Ok(()) if !self.is_stopped() => ControlFlow::Continue(()),
@@ -131,13 +130,12 @@ impl Measurement {
     }
 }
 
-/// What was measured; a thread that panicked while it added to it left it whole.
+/// Locks what was measured so far. A panic in a thread that was adding to it leaves it intact.
 fn lock(so_far: &Mutex<SoFar>) -> MutexGuard<'_, SoFar> {
     so_far.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes the document of a run that was stopped, past the lock that the measuring thread has on standard
-/// output.
+/// Writes the document of a stopped run, bypassing the lock that the measuring thread holds on standard output.
 fn print_document(interrupted: Interrupted) {
     let message = interrupted.to_string();
     let fault = JsonError::new(&interrupted.into(), message, Exit::Undecided);

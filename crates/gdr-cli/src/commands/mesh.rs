@@ -1,4 +1,4 @@
-//! `gdr mesh`: every two ranks of a launcher write into each other's memory.
+//! `gdr mesh`: has all pairs of ranks write into each other's memory.
 
 mod causes;
 mod heat_map;
@@ -39,7 +39,7 @@ use crate::units::{count, size};
 
 use self::place::Place;
 
-/// The percentage of the expected rate that passes.
+/// Default percentage of the expected rate that is required to pass.
 const USUAL_LEAST: u32 = 70;
 
 /// Measure RDMA between all pairs of GPUs in a job, and name the slow and the dead ranks
@@ -178,7 +178,7 @@ impl Options {
         Ok(pair.settle()?)
     }
 
-    /// The GPU whose memory this rank uses: by default the one of its number on this host.
+    /// Returns the GPU whose memory this rank uses: by default, the GPU with the rank's number on this host.
     fn open_gpu(&self, place: &Place) -> Result<Option<GpuContext>> {
         if self.host_memory {
             return Ok(None);
@@ -214,7 +214,7 @@ Examples:
 fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let place = Place::of(options)?;
     if !matches!(options.provider, Provider::Soft) {
-        // Nothing has started a thread yet.
+        // No threads have been started yet.
         gdr_rdma::disable_scatter_to_cqe();
     }
     let mut pair = options.pair()?;
@@ -287,8 +287,8 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(status(report.passed))
 }
 
-/// Ranks of one machine whose soft devices have fewer CPUs than they use: a rate is then what the others
-/// leave, and says nothing about a rank.
+/// Ranks of one machine whose soft devices need more CPUs than there are: a rate is then what the other ranks leave,
+/// and says nothing about a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Crowd {
     ranks: usize,
@@ -296,13 +296,13 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// CPUs that a rank uses: its program, and the engine of its device.
+    /// CPUs that a rank uses: for its program, and for the engine of its device.
     const EACH: usize = 2;
 
     fn of(place: &Place, device: &Device) -> Option<Self> {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let ranks = place.ranks;
-        // At a loopback address all the others are on this machine.
+        // At a loopback address, all other ranks are on this machine.
         let is_alone =
             device.provider() == gdr_rdma::Provider::Soft && device.address().ip().is_loopback();
         (is_alone && Self::EACH * ranks > cpus).then_some(Self { ranks, cpus })
@@ -331,14 +331,14 @@ fn status(passed: bool) -> Exit {
     }
 }
 
-/// A part of 100.
+/// Parses a percentage.
 fn percent(text: &str) -> Result<u32, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).parse();
     let percent = percent.ok().filter(|percent| *percent <= 100);
     percent.ok_or_else(|| format!("`{text}` is not a percentage; use a number from 0 to 100"))
 }
 
-/// What this rank says about itself.
+/// Returns what this rank says about itself.
 fn member(
     place: &Place,
     device: &Device,

@@ -48,14 +48,14 @@ use crate::command::Command;
 use crate::gpu_context::GpuContext;
 use crate::output::Output;
 
-/// The commands of these modules.
+/// Lists the commands of these modules.
 macro_rules! commands {
     ($($name:ident)*) => {
         [$(Command::of::<$name::Options>(stringify!($name))),*]
     };
 }
 
-/// Every command, in the order of the help.
+/// All commands, in the order of the help.
 pub(crate) static ALL: &[Command] = &commands![
     loopback sanity
     doctor explain topo nics devices info collect diff fleet
@@ -74,7 +74,7 @@ fn say_simulated(gpu: &GpuContext, output: &mut Output) -> gdr_perf::Result<()> 
     }
 }
 
-/// The GPU and the mapping of a report, in one line.
+/// Returns the GPU and the mapping of a report, in one line.
 fn describe(subject: &Subject) -> String {
     let mut line = format!(
         "{} ({}), backend {}",

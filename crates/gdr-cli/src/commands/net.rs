@@ -1,4 +1,4 @@
-//! `gdr net`: hosts in network namespaces, and a program on each.
+//! `gdr net`: runs a program on hosts in network namespaces.
 
 mod host;
 mod job;
@@ -108,10 +108,10 @@ Examples:
     const RUN: Run<Self> = run;
 }
 
-/// The port at which rank 0 may listen, torchrun's default.
+/// The port at which rank 0 may listen: torchrun's default.
 const MASTER_PORT: u16 = 29500;
 
-/// Hosts cannot be made on this machine.
+/// Hosts cannot be created on this machine.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkError {
     /// No namespaces.
@@ -174,7 +174,7 @@ struct RankReport {
     /// The signal that ended it.
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
-    /// Whether it was asked to end.
+    /// Whether it was told to end.
     stopped: bool,
     seconds: f64,
 }
@@ -224,8 +224,8 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(exit)
 }
 
-/// Returns the greatest status of the ranks that ended by themselves; where all are 0, of the ranks
-/// that were asked to.
+/// Returns the greatest status of the ranks that ended by themselves. If those are all 0, considers the ranks that were
+/// told to end.
 fn worst(endings: &[Ending]) -> Exit {
     let of = |was_asked| {
         let some = endings
@@ -272,7 +272,7 @@ fn hosts(options: &Options, names: &NamedTempFile) -> Result<Vec<Host>, LaunchEr
     Ok(hosts)
 }
 
-/// The names of the hosts, after those that this host has in a file.
+/// Returns the names of the hosts, after the names in this host's file.
 fn names(options: &Options) -> io::Result<NamedTempFile> {
     let mut text = fs::read_to_string("/etc/hosts").unwrap_or_default();
     if !text.is_empty() && !text.ends_with('\n') {
@@ -284,7 +284,7 @@ fn names(options: &Options) -> io::Result<NamedTempFile> {
     }
     let mut file = NamedTempFile::new()?;
     file.write_all(text.as_bytes())?;
-    // Others may read names, as those of the host.
+    // World-readable, like the host's own file.
     use std::os::unix::fs::PermissionsExt as _;
     file.as_file()
         .set_permissions(fs::Permissions::from_mode(0o644))?;
@@ -316,7 +316,7 @@ struct Rank {
 }
 
 impl Rank {
-    /// What its lines are marked with.
+    /// Returns the label that marks its lines.
     fn label(self, options: &Options) -> String {
         match options.ranks_per_host {
             1 => format!("host{}", self.host),
@@ -325,7 +325,7 @@ impl Rank {
     }
 
     fn variables(self, options: &Options) -> Vec<(&'static str, OsString)> {
-        // By name they are the same on all hosts: launchers hand their environment on.
+        // Use the names, which are the same on all hosts, because launchers pass their environment on.
         let nics: Vec<_> = (0..options.nics).map(interface).collect();
         let (hosts, each) = (
             usize::from(options.hosts),

@@ -1,4 +1,4 @@
-//! `gdr nics`: each NIC's MAC address, interface, RDMA device, PCI function and nearest GPU.
+//! `gdr nics`: shows each NIC's MAC address, interface, RDMA device, PCI function and nearest GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::global::Global;
 use crate::node_args::Which;
 use crate::output::Output;
 
-/// The most GPUs that are named as the nearest to one NIC.
+/// Maximum number of GPUs to name as the nearest to one NIC.
 const MOST_NEAREST: usize = 16;
 
 /// List the NICs: interface, RDMA device and port, PCI function, link, nearest GPU
@@ -41,11 +41,11 @@ struct Report {
     #[serde(flatten)]
     schema: Schema,
     nics: Vec<Nic>,
-    /// Virtual functions that have neither an interface nor an RDMA device here.
+    /// Virtual functions with neither an interface nor an RDMA device here.
     virtual_functions_left_out: usize,
 }
 
-/// A NIC's port. Unknown values are `null`.
+/// A port of a NIC. Unknown values are `null`.
 #[derive(Debug, Default, Serialize)]
 struct Nic {
     mac: Option<String>,
@@ -64,7 +64,7 @@ struct Nic {
     rate: Option<String>,
     rate_bits_per_second: Option<u64>,
     mtu: Option<u32>,
-    /// The first 16 of the nearest GPUs.
+    /// Up to 16 of the nearest GPUs.
     gpu: Vec<String>,
     gpu_left_out: usize,
     gpu_class: Option<String>,
@@ -182,7 +182,8 @@ fn table(nics: &[Nic], whole: bool) -> Table {
     table
 }
 
-/// A hardware address. Of the 20 bytes of IP over InfiniBand only the last eight, which name the port.
+/// Formats a hardware address. Of the 20 bytes of IP over InfiniBand, shows only the last eight, which identify the
+/// port.
 fn short_address(address: &str) -> String {
     let bytes: Vec<&str> = address.split(':').collect();
     match bytes.len() {
@@ -191,7 +192,7 @@ fn short_address(address: &str) -> String {
     }
 }
 
-/// The facts that the rows are made from.
+/// Facts from which the rows are made.
 struct Rows<'a> {
     inventory: &'a Inventory,
     slots: BTreeMap<String, String>,
@@ -199,7 +200,7 @@ struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     fn new(source: &dyn Source, inventory: &'a Inventory) -> Self {
-        // `/sys/bus/pci/slots/*/address` has the address without the function.
+        // `/sys/bus/pci/slots/*/address` contains the address without the function.
         const SLOTS: &str = "/sys/bus/pci/slots";
         let names = source.list(SLOTS).ok().unwrap_or_default();
         let slot = |slot: String| {
@@ -212,7 +213,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// A row for each port, and the number of virtual functions without one.
+    /// Returns a row for each port, and the number of virtual functions without one.
     fn all(&self) -> (Vec<Nic>, usize) {
         let netdevs: &[Netdev] = self
             .inventory
@@ -336,7 +337,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Whether a function is virtual, by sysfs or by its name in lspci.
+/// Returns whether a function is virtual, by sysfs or by its name in lspci.
 fn is_virtual(function: &Function) -> bool {
     let name = function.identity.name.as_deref().unwrap_or_default();
     function.is_virtual() || name.contains("Virtual Function")

@@ -1,4 +1,4 @@
-//! `gdr peermem`: the peer-memory kernel module.
+//! `gdr peermem`: manages the peer-memory kernel module.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `gdr perf`: bandwidth and latency of RDMA operations between two processes.
+//! `gdr perf`: measures bandwidth and latency of RDMA operations between two processes.
 
 mod client_choice;
 pub(crate) mod perftest;
@@ -69,7 +69,7 @@ use waiting::Waiting;
     mut_arg("cpus", |arg| arg.visible_alias("pin_cores"))
 )]
 pub(crate) struct Options {
-    // The first, because each field takes its value away from what was parsed.
+    // Must come first, because each field takes its value out of what was parsed.
     #[command(flatten)]
     given: GivenOptions,
 
@@ -111,9 +111,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = shards())]
     shards: Option<u8>,
 
-    /// Address to listen at (server) [default: that of the soft device, if one is named; else all
-    /// addresses with a key, and 127.0.0.1 without], or to connect from (client) [default: that of the
-    /// device]
+    /// Address to listen at (server) [default: the soft device's address, if one is named; otherwise all
+    /// addresses with a key, or 127.0.0.1 without], or to connect from (client) [default: the device's
+    /// address]
     #[arg(long, visible_alias = "bind_source_ip", value_name = "HOST[:PORT]")]
     bind: Option<HostPort>,
 
@@ -238,7 +238,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     gpu: GpuOptions,
 
-    // The last, because its heading is for all that follow.
+    // Must come last, because its heading applies to all options that follow.
     #[command(flatten)]
     perftest: PerftestOptions,
 }
@@ -252,7 +252,7 @@ enum Atomic {
     CompareAndSwap,
 }
 
-/// A verb by its name; a name with a mistake is answered with the nearest.
+/// Returns a parser of verb names. It answers a misspelled name with the nearest one.
 fn verb() -> impl TypedValueParser<Value = Verb> {
     PossibleValuesParser::new(Verb::ALL.map(Verb::name)).try_map(|name| name.parse::<Verb>())
 }
@@ -266,7 +266,7 @@ fn maximum(text: &str) -> Result<MaximumLatency, InvalidThreshold> {
 }
 
 impl Options {
-    /// The verb; where a server was given none, any stands for the client's.
+    /// Returns the verb; where a server was given none, any stands for the client's.
     fn verb(&self) -> Verb {
         self.verb.unwrap_or(Verb::WriteBw)
     }
@@ -335,7 +335,7 @@ impl Options {
         }
     }
 
-    /// Refuses options of perftest that belong to another verb or to a GPU.
+    /// Refuses perftest options that belong to another verb or to a GPU.
     fn check(&self) -> Result<(), UsageError> {
         let refused = |what: &str| Err(UsageError(what.to_owned()));
         let reads = matches!(
@@ -370,7 +370,7 @@ impl Options {
         }
     }
 
-    /// The device of this end, with its port.
+    /// Returns the device of this end, with its port.
     fn pair(&self) -> Result<DevicePair> {
         let device = match (&self.device, self.ib_port) {
             (Some(DeviceName::Verbs(name)), Some(port)) if !name.contains(':') => {
@@ -394,7 +394,7 @@ impl Options {
         Ok(pair.settle()?)
     }
 
-    /// Where the server listens, or the client connects to.
+    /// Returns where the server listens, or the client connects to.
     fn endpoint(&self, pair: &DevicePair) -> Result<(HostPort, Side)> {
         let port = self.port.unwrap_or(SETUP_PORT);
         let with_port = |host: &HostPort| match self.port {
@@ -451,7 +451,7 @@ Examples:
 
 fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if !matches!(options.provider, Provider::Soft) {
-        // Nothing has started a thread yet.
+        // No threads have been started yet.
         gdr_rdma::disable_scatter_to_cqe();
     }
     options.check()?;
@@ -476,7 +476,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         _ => {}
     }
     if let Some(DeviceName::Verbs(_)) = &pair.from {
-        // A device that is not there is said before anything about it.
+        // Report a missing device before anything else about it.
         pair.connector(&chosen, IpAddr::V4(Ipv4Addr::LOCALHOST))?;
     }
     if !global.json && !options.figures.csv {
@@ -515,7 +515,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     let bdf = bdf.map(|gpu| gpu.target.gpu().info().bdf);
     let cpus = options.cpus.or_any(options.perftest.disable_numa);
     let place = |device: &Device| -> Result<CpuPlacement> {
-        // It was taken for an address that could not be used.
+        // It was used for an address that turned out to be unusable.
         if let Some(end) = placed.take() {
             end.free()?;
         }
@@ -586,7 +586,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     })
 }
 
-/// The address of this host from which the client connects to `peer`, out of those that --bind names.
+/// Returns the address of this host, among those that --bind names, from which the client connects to `peer`.
 fn source_towards(sources: &[SocketAddr], peer: SocketAddr) -> Result<Option<IpAddr>> {
     if sources.is_empty() {
         return Ok(None);
@@ -605,7 +605,7 @@ fn source_towards(sources: &[SocketAddr], peer: SocketAddr) -> Result<Option<IpA
     }
 }
 
-/// The soft device at the address from which the client connects, unless a kernel device was chosen.
+/// Returns the soft device at the address from which the client connects, unless a kernel device was chosen.
 fn soft_device(chosen: &Chosen, source: IpAddr) -> Option<DeviceName> {
     (chosen.provider == ChosenProvider::Soft).then_some(DeviceName::Soft(source))
 }
@@ -617,7 +617,7 @@ mod tests {
     use super::*;
     use crate::cli;
 
-    /// The options of each end's own, and those that say what gdr does anyway.
+    /// Options that each end sets for itself, and options that state what gdr does anyway.
     const OF_ONE_END: [&str; 37] = [
         "device",
         "ib_port",
@@ -697,7 +697,7 @@ mod tests {
             if !is_compared {
                 continue;
             }
-            // For an enumeration, its last value, which is not the default; a number suits most others.
+            // For an enumeration, the last value, which is not the default; for most others, a number.
             let possible = option.get_possible_values();
             let value = match (possible.last(), id) {
                 (Some(value), _) => value.get_name(),

@@ -1,4 +1,4 @@
-//! `gdr plan`: which path copies take, and why.
+//! `gdr plan`: explains which path copies take.
 
 use std::num::NonZeroU16;
 
@@ -23,7 +23,7 @@ use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
 use crate::units::{binary, figure, size};
 
-/// The sizes that are explained where none is given.
+/// Sizes to explain if none is given.
 const SIZES: [u64; 5] = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
 
 /// Explain which path a copy between host and GPU takes
@@ -96,7 +96,7 @@ Examples:
 fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let context = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
     let (target, gpu) = (&context.target, context.target.gpu());
-    // The kind of mapping decides on the profile.
+    // The kind of mapping determines the profile.
     let buffer = gpu.allocate(MemoryKind::Plain, GPU_PAGE)?;
     let pinned = target.pin(buffer.ptr(), buffer.len())?;
     let mapping = pinned.map()?;
@@ -165,7 +165,7 @@ fn estimates(planner: &Planner, sizes: &[u64]) -> Vec<EstimateRow> {
     rows
 }
 
-/// A table of the costs in microseconds, a column for each path.
+/// Prints a table of the costs in microseconds, with a column for each path.
 fn show(planner: &Planner, sizes: &[u64], output: &mut Output) -> gdr_perf::Result<()> {
     let mut paths: Vec<CopyPath> = Vec::new();
     for direction in CopyDirection::ALL {

@@ -151,7 +151,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     let mut measurement = Measurement::start(global, used as usize)?;
     let result = pplat::run(&gpu.target, &settings, &mut |event| {
         match event {
-            // Rarely, so that a terminal does not come between the round trips.
+            // Rarely, so that terminal output does not disturb the round trips.
             Event::Answered { round, rounds } if round.is_multiple_of(1000) => {
                 measurement.reached(round as usize, rounds as usize, "round trips");
             }
@@ -204,7 +204,7 @@ fn cells(report: &Report) -> Vec<Cell> {
     cells
 }
 
-/// What will be measured, with the lines of GDRCopy's tool that scripts can know.
+/// Prints what will be measured, including the lines of GDRCopy's tool that scripts may know.
 fn describe(
     options: &Options,
     settings: &Settings,
@@ -246,8 +246,8 @@ fn describe(
             settings.data.name()
         ))?;
     }
-    // GDRCopy's words, as they are, for scripts that compare lines. Where the GPU produces, its clock
-    // measures there, and the CPU's here.
+    // GDRCopy's exact words, for scripts that compare lines. If the GPU produces the data, GDRCopy measures with the
+    // GPU's clock, and gdr with the CPU's.
     let words = match (settings.direction, payload) {
         (_, 0) => {
             "CPU writes to gpu_flag. GPU polls on the expected gpu_flag value. GPU writes back via \

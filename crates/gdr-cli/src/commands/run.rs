@@ -101,7 +101,7 @@ pub(crate) struct Options {
     program: Vec<OsString>,
 }
 
-/// The devices that a program gets.
+/// The devices to give to a program.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct DeviceOptions {
     /// Create a device at this address, or at the first address of this interface; a list, or repeat it
@@ -134,8 +134,8 @@ pub(crate) struct DeviceOptions {
 
     /// Capture the devices' packets in this file, for Wireshark and tcpdump
     ///
-    /// The file is a pcap file like that of `tcpdump -i any`, with every RoCEv2 packet that the program's devices
-    /// sent or received. Capturing needs no privileges. Packets sent through shared memory appear as UDP packets,
+    /// The file has the format that `tcpdump -i any` writes, and contains every RoCEv2 packet that the program's
+    /// devices sent or received. Capturing needs no privileges. Packets sent through shared memory appear as UDP packets,
     /// and carry their payload even where the receiver would otherwise read it from the sender's memory.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -228,24 +228,24 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(Exit::of_program(ended))
 }
 
-/// The folder beside the library for `LD_PRELOAD`, with the one that is found by name.
+/// The folder, beside the library for `LD_PRELOAD`, with the library that is found by name.
 const SHADOW: &str = "shadow";
 /// The name of the library that programs load.
 const LIBIBVERBS: &str = "libibverbs.so.1";
-/// The variables that name the installed libibverbs, and that hide its devices.
+/// Variables that name the installed libibverbs, and that hide its devices.
 const SYSTEM: &str = "GDR_LIBIBVERBS";
 const ONLY_SOFT: &str = "GDR_ONLY_SOFT";
-/// The variable with the PCI function that devices are near to.
+/// Variable with the PCI function to place devices near.
 const NEAR: &str = "GDR_VERBS_NEAR";
-/// The variable with the file of packets.
+/// Variable with the capture file.
 const PCAP: &str = "GDR_PCAP";
 
-/// Corrects two assumptions of NCCL about NICs, unless the user has set the variables. These devices reach the
-/// memory of every GPU wherever they are in the PCI tree, and NCCL 2.28 crashes with a segmentation fault if it
-/// looks for NICs that GPUs drive and finds only these.
+/// Corrects two assumptions of NCCL about NICs, unless the user has set the variables. These devices access the memory
+/// of every GPU wherever they are in the PCI tree, and NCCL 2.28 crashes with a segmentation fault if it looks for NICs
+/// driven by GPUs and finds only these.
 const OF_NCCL: [(&str, &str); 2] = [("NCCL_NET_GDR_LEVEL", "SYS"), ("NCCL_GIN_TYPE", "2")];
 
-/// What to add to the environment.
+/// Returns what to add to the environment.
 pub(crate) fn environment(options: &DeviceOptions) -> Result<Vec<(&'static str, OsString)>> {
     let library = PreloadLibrary::Verbs.find()?;
     let mut variables = vec![("LD_PRELOAD", prepended("LD_PRELOAD", &library)?)];
@@ -283,7 +283,7 @@ pub(crate) fn environment(options: &DeviceOptions) -> Result<Vec<(&'static str, 
         variables.push(("GDR_NICS", addresses.join(",").into()));
     }
     if let Some(name) = &options.near {
-        // Programs have the other statuses.
+        // Programs may use the other statuses.
         let near = pci_address(name).map_err(|error| UsageError(format!("--near: {error}")))?;
         let near = near.to_string();
         if !Path::new("/sys/bus/pci/devices").join(&near).exists() {
@@ -318,8 +318,8 @@ fn has_hardware() -> bool {
     devices.is_ok_and(|mut devices| devices.next().is_some())
 }
 
-/// Returns whether the library that replaces libibverbs has every symbol version of the installed one.
-/// Libraries from a newer rdma-core could not be loaded with one that lacks their versions.
+/// Returns whether the library that replaces libibverbs has every symbol version of the installed one. Without these
+/// versions, libraries from a newer rdma-core could not be loaded.
 fn has_versions_of(shadow: &Path, installed: Option<&Path>) -> Result<bool, LaunchError> {
     let Some(installed) = installed else {
         return Ok(true);
@@ -349,7 +349,7 @@ fn has_versions_of(shadow: &Path, installed: Option<&Path>) -> Result<bool, Laun
 /// Returns whether the library creates a device for this address or interface.
 fn is_local(nic: &str, all: &[SoftAddress]) -> bool {
     match nic.parse::<IpAddr>() {
-        // All of 127.0.0.0/8 belongs to the host, and only 127.0.0.1 is listed.
+        // All of 127.0.0.0/8 belongs to the host, but only 127.0.0.1 is listed.
         Ok(IpAddr::V4(v4)) if v4.is_loopback() => true,
         Ok(address) => all.iter().any(|own| own.address == address),
         Err(_) => all.iter().any(|own| own.interface == nic),

@@ -114,14 +114,14 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     if report.failed == 0 {
         return Ok(Exit::Fine);
     }
-    // Scripts search for GDRCopy's line; the status is gdr's exit status.
+    // Scripts search for GDRCopy's line; the status is gdr's.
     print_to_stderr(format_args!(
         "Error: Encountered an error or a test failure with status=2"
     ));
     Ok(Exit::Failure)
 }
 
-/// A check before the run was stopped, in the layout of a whole run.
+/// A check that ran before the run was stopped, in the layout of a whole run.
 #[derive(Serialize)]
 struct Checked<'a> {
     #[serde(rename = "name")]
@@ -131,7 +131,7 @@ struct Checked<'a> {
     verdict: &'a CheckResult,
 }
 
-/// In the format of NVIDIA's test logs.
+/// Prints a result in the format of NVIDIA's test logs.
 fn tell(name: &str, verdict: &CheckResult) {
     match verdict {
         CheckResult::Passed => print_to_stderr(format_args!("&&&& {} {name}", "PASSED".green())),

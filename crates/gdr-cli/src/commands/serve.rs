@@ -65,7 +65,7 @@ pub(crate) struct Options {
     objects: Vec<ObjectSpec>,
 
     /// Offer the tensors in a safetensors file as an object with checksums, in the memory of --gpu if
-    /// that is given; the default name is that of the file
+    /// given; the object is named after the file by default
     #[arg(long = "safetensors", value_name = "[NAME=]FILE")]
     checkpoints: Vec<CheckpointSpec>,
 
@@ -109,7 +109,7 @@ impl Options {
     }
 }
 
-/// The bytes in a second of a rate, at least one.
+/// Parses a rate into bytes per second, at least one.
 fn bytes_per_second(text: &str) -> Result<NonZeroU64, String> {
     let MinimumRate { gb_per_s } = text
         .parse()
@@ -118,7 +118,7 @@ fn bytes_per_second(text: &str) -> Result<NonZeroU64, String> {
         .ok_or_else(|| format!("`{text}` is less than a byte per second"))
 }
 
-/// Where an object goes.
+/// Returns where an object goes.
 fn place(spec: &ObjectSpec, context: Option<&GpuContext>) -> Result<Place> {
     let (SpecLocation::Gpu(name, reach), Some(context)) = (&spec.location, context) else {
         return Ok(Place::host());
@@ -132,20 +132,20 @@ fn place(spec: &ObjectSpec, context: Option<&GpuContext>) -> Result<Place> {
 
 /// An owner with its objects.
 struct Served {
-    // Field order is drop order: peers lose the connection before the objects.
+    // Fields drop in order: peers lose the connection before the objects.
     server: ObjectServer,
     objects: Vec<Offered>,
     relays: Vec<Relay>,
 }
 
-/// An object with what every peer may do.
+/// An object, with the rights of every peer.
 struct Offered {
     object: Arc<Object>,
     rights: Rights,
 }
 
 impl Served {
-    /// The objects, as peers see them.
+    /// Returns the objects, as peers see them.
     fn objects(&self) -> Vec<ObjectInfo> {
         let mut objects = self.server.objects();
         for info in &mut objects {
@@ -160,7 +160,7 @@ impl Served {
         objects
     }
 
-    /// How many links have an object open.
+    /// Returns how many links have an object open.
     fn readers(&self, name: &ObjectName) -> usize {
         let object = self.objects.iter().find(|it| it.object.name() == name);
         let relay = self.relays.iter().find(|it| it.name() == name);
@@ -188,12 +188,12 @@ enum Event<'a> {
         /// Which peers are accepted: `loopback`, `key` or `any`.
         peers: &'static str,
         metrics: Option<SocketAddr>,
-        /// What is sent to all readers together, at most.
+        /// Maximum rate to all readers together.
         limit_bytes_per_s: Option<NonZeroU64>,
         simulated: bool,
         objects: Vec<ObjectRow>,
     },
-    /// All content of a file has been published.
+    /// The whole content of a file has been published.
     Published { object: &'a str, epoch: Option<u64> },
     /// A signal came.
     End {
@@ -266,7 +266,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         output.documents_in_lines();
     }
     let context = options.open_gpu(&objects)?;
-    // What can be wrong with an object is found before peers can connect.
+    // Detect errors in the objects before peers can connect.
     let mut ready = Vec::new();
     for plan in plans {
         let place = place(plan.spec, context.as_ref())?;
@@ -337,14 +337,14 @@ fn bind(options: &Options, context: Option<&GpuContext>) -> Result<ObjectServer>
     };
     let (pair, chosen) = options.device.choose(nearest)?;
     tracing::info!("provider {}: {}", chosen.provider, chosen.why);
-    /// How long the resolver may take.
+    /// How long name resolution may take.
     const RESOLVER: Duration = Duration::from_secs(10);
     let security = options.device.security.security()?;
     let addresses = Addresses::resolve(&options.listen, Side::Listens, security, RESOLVER)?;
     addresses.first(|address| {
         let device = pair.listener(&chosen, address.ip())?;
         check_listener(&device, address, &addresses.security)?;
-        // A peer that connects at once is to find the objects.
+        // A peer that connects at once should find the objects.
         let mut server = ServerOptions::new(addresses.security.clone())
             .closed()
             .device(&device);
@@ -355,7 +355,7 @@ fn bind(options: &Options, context: Option<&GpuContext>) -> Result<ObjectServer>
     })
 }
 
-/// Has the server offer an object of another owner.
+/// Has the server offer another owner's object.
 fn relay(server: &ObjectServer, options: &Options, from: &ObjectAddress) -> Result<Relay> {
     /// How long the owner may take to answer.
     const LIMIT: Duration = Duration::from_secs(10);
@@ -381,7 +381,7 @@ fn document(event: Event<'_>, output: &mut Output) -> gdr_perf::Result<()> {
     })
 }
 
-/// Prints what is served and where.
+/// Prints what is served, and where.
 fn announce(
     global: &Global,
     options: &Options,
@@ -425,7 +425,7 @@ fn announce(
     Layout::default().show(&table(&served.objects()), output)
 }
 
-/// Waits for a signal. A publisher that fails ends it, and so does a relay whose owner is gone.
+/// Waits for a signal. Also ends if a publisher fails, or if the owner of a relayed object is gone.
 fn wait(
     global: &Global,
     stop: &AtomicBool,
@@ -433,7 +433,7 @@ fn wait(
     relays: &[Relay],
     output: &mut Output,
 ) -> Result<()> {
-    /// How long a wait is until it is seen that a signal came.
+    /// How often to check for a signal.
     const LOOK: Duration = Duration::from_millis(100);
     let mut publishers_run = true;
     while !stop.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! `gdr topo`: the distances between GPUs and NICs, and the reasons.
+//! `gdr topo`: shows the distances between GPUs and NICs, and the reasons.
 
 mod check;
 mod distances;
@@ -168,7 +168,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(report::exit(inventory))
 }
 
-/// The lines of a tree, in ASCII unless standard output is a terminal with a UTF-8 locale.
+/// Returns the lines of a tree, in ASCII unless standard output is a terminal with a UTF-8 locale.
 fn lines_of(tree: &str) -> String {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
@@ -184,7 +184,7 @@ fn lines_of(tree: &str) -> String {
     }
 }
 
-/// The lines of a tree as `lspci -t` draws them.
+/// Returns the lines of a tree as `lspci -t` draws them.
 fn ascii(tree: &str) -> String {
     tree.replace('├', "+")
         .replace('└', "\\")
@@ -192,7 +192,7 @@ fn ascii(tree: &str) -> String {
         .replace('─', "-")
 }
 
-/// Colors, if standard output shows them.
+/// Returns colors if standard output shows them.
 fn paint() -> render::Paint {
     match anstream::AutoStream::choice(&std::io::stdout()) {
         anstream::ColorChoice::Never => render::Paint::Plain,
@@ -200,7 +200,7 @@ fn paint() -> render::Paint {
     }
 }
 
-/// Shows captures with distances only.
+/// Shows captures that contain only distances.
 fn distances(
     global: &Global,
     options: &Options,

@@ -73,13 +73,13 @@ pub(crate) struct Options {
     program: Vec<OsString>,
 }
 
-/// Why a program ran without a report, or not at all.
+/// Why a program ran without a report, or did not run at all.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TraceError {
-    /// No place for what processes write.
+    /// No directory for what the processes write.
     #[error("a directory cannot be created in {}: {source}; set TMPDIR to another directory", .folder.display())]
     Folder { folder: PathBuf, source: io::Error },
-    /// What they wrote is gone.
+    /// What they wrote cannot be read.
     #[error("the records of the processes in {} cannot be read: {source}", .folder.display())]
     Counts { folder: PathBuf, source: io::Error },
     /// A file of the report.
@@ -180,7 +180,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     })
 }
 
-/// What the processes have counted.
+/// Returns what the processes have counted.
 fn report(folder: &Path, command: &[OsString], ended: Ended) -> Result<Report, TraceError> {
     let command = command
         .iter()
@@ -207,7 +207,7 @@ fn report(folder: &Path, command: &[OsString], ended: Ended) -> Result<Report, T
     Ok(report)
 }
 
-/// A path whose `%p` is replaced by the name of this process.
+/// Returns a path whose `%p` is replaced by the name of this process.
 pub(crate) fn with_pid(path: &Path) -> PathBuf {
     match path.to_str() {
         Some(text) => text.replace("%p", &process_name()).into(),
@@ -215,7 +215,7 @@ pub(crate) fn with_pid(path: &Path) -> PathBuf {
     }
 }
 
-/// Writes a file in one step, so that a program that reads it meanwhile finds all of it.
+/// Writes a file atomically, so that a program that reads it at the same time finds all of it.
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), TraceError> {
     WholeFile::write(path, text.as_bytes()).map_err(|source| TraceError::NotWritten {
         path: path.to_owned(),

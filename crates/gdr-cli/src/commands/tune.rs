@@ -1,4 +1,4 @@
-//! `gdr tune`: measures what copies cost on this machine.
+//! `gdr tune`: measures the cost of copies on this machine.
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     gpu: GpuOptions,
 }
 
-/// The path of copies from a size on.
+/// The path of copies from a certain size on.
 #[derive(Serialize)]
 pub(super) struct StepRow {
     way: &'static str,
@@ -56,7 +56,7 @@ pub(super) struct StepRow {
     path: String,
 }
 
-/// The steps of a planner, of every direction and kind of memory.
+/// Returns the steps of a planner, of every direction and kind of memory.
 pub(super) fn step_rows(planner: &Planner) -> Vec<StepRow> {
     let mut rows = Vec::new();
     for direction in CopyDirection::ALL {
@@ -98,7 +98,7 @@ pub(super) fn show_steps(planner: &Planner, output: &mut Output) -> gdr_perf::Re
 struct Document<'a> {
     #[serde(flatten)]
     schema: Schema,
-    /// Where the profile was written; absent with `--dry-run`.
+    /// Path of the written profile; absent with `--dry-run`.
     profile: Option<PathBuf>,
     steps: Vec<StepRow>,
     measured: &'a Report,
@@ -133,7 +133,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     if !global.json {
         say_simulated(&gpu, output)?;
     }
-    // Before the measurement: a run of half a minute should not end without a place for its result.
+    // Check this before measuring, so that a run of half a minute does not end without a place for its result.
     let store = match options.dry_run {
         true => None,
         false => Some(ProfileStore::of_user()?),
@@ -160,7 +160,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(Exit::Fine)
 }
 
-/// A planner that may use every path.
+/// Returns a planner that may use every path.
 fn planner(calibration: &Calibration, max_threads: NonZeroU16) -> Planner {
     Planner::new(calibration, PathLimits::all(max_threads))
 }

@@ -9,10 +9,10 @@ use crate::exit::{Exit, PRINTING, Statuses};
 use crate::global::Global;
 use crate::output::Output;
 
-/// The commit that this was built from, where that was known.
+/// The commit that this was built from, if known.
 pub(crate) const COMMIT: Option<&str> = option_env!("GDR_COMMIT_OF_BUILD");
 
-/// The release, and the commit where it is known: `0.1.0 (1bdbda1c2d3e)`.
+/// The release, with the commit if known: `0.1.0 (1bdbda1c2d3e)`.
 pub(crate) const VERSION: &str = env!("GDR_VERSION_OF_BUILD");
 
 /// Show the version of gdr
@@ -23,7 +23,7 @@ pub(crate) struct Options {}
 struct Report {
     #[serde(flatten)]
     schema: Schema,
-    /// Absent where it was not known when this was built.
+    /// Absent if unknown at build time.
     commit: Option<&'static str>,
 }
 

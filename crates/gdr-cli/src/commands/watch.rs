@@ -1,4 +1,4 @@
-//! `gdr watch`: the epochs of an object.
+//! `gdr watch`: watches the epochs of an object.
 
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ enum Event<'a> {
         seconds: f64,
         /// Epochs that were seen.
         seen: u64,
-        /// Epochs that were published and not seen.
+        /// Number of epochs that were published but not seen.
         skipped: u64,
     },
 }
@@ -83,7 +83,7 @@ struct Seen {
     epoch: u64,
     /// Since the beginning.
     seconds: f64,
-    /// Epochs between this one and the one seen before.
+    /// Number of epochs between this one and the previous one seen.
     skipped: u64,
     bytes: u64,
     /// How long the get took; `None` without one.
@@ -150,7 +150,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         let epoch = match wait.newer(last) {
             Ok(Some(epoch)) => epoch,
             Ok(None) => break,
-            // What was seen since the last row is printed first.
+            // Print first what was seen since the last row.
             Err(error) => {
                 ended = Err(error);
                 break;
@@ -169,7 +169,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(Exit::Fine)
 }
 
-/// The object that is watched.
+/// The object being watched.
 struct Watched<'a> {
     options: &'a Options,
     object: &'a RemoteObject,
@@ -179,7 +179,7 @@ struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    /// Gets the epoch, or a newer one, where that is asked for.
+    /// Gets the epoch, or a newer one, if requested.
     fn look(&self, epoch: Epoch, last: Option<Epoch>) -> Result<(Seen, Epoch)> {
         let mut epoch = epoch;
         let mut got = None;
@@ -191,7 +191,7 @@ impl Watched<'_> {
             got = Some(began.elapsed());
         }
         let info = self.object.info();
-        // Its owner may have given it another shape.
+        // The owner may have changed its shape.
         self.options.expectation.check(&info)?;
         let seen = Seen {
             epoch: epoch.get(),
@@ -220,12 +220,12 @@ struct View {
     is_json: bool,
     figures: Figures,
     interval: Duration,
-    /// When the last row was printed, and with which epoch.
+    /// When the last row was printed, and for which epoch.
     row: Option<(Instant, u64)>,
-    /// What no row has yet.
+    /// The newest epoch that no row covers yet.
     newest: Option<Seen>,
     skipped: u64,
-    /// The epoch before the first row, and when that was.
+    /// The epoch before the first row, and its time.
     first: (Instant, u64),
 }
 
@@ -294,7 +294,7 @@ impl View {
         }
     }
 
-    /// Prints what no row has yet.
+    /// Prints a row for what no row covers yet.
     fn write_row(&mut self, output: &mut Output) -> gdr_perf::Result<()> {
         let Some(seen) = self.newest.take() else {
             return Ok(());

@@ -11,10 +11,10 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::nv_link::NvLink;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
-/// The most NVLinks that a GPU of any generation has.
+/// Maximum number of NVLinks of a GPU of any generation.
 const LINKS: u32 = 36;
 
-/// IBM's vendor number on PCI.
+/// IBM's PCI vendor ID.
 const IBM: u32 = 0x1014;
 
 pub(super) fn devices() -> Datum<Vec<u8>> {
@@ -61,7 +61,7 @@ fn ask() -> Result<Vec<GpuFacts>, NvmlError> {
         .collect())
 }
 
-/// The processes that use a GPU, for computing and for graphics.
+/// Returns the processes that use a GPU, for computing and for graphics.
 fn processes(device: &Device<'_>) -> Option<Vec<GpuProcess>> {
     let mut all = device.running_compute_processes().ok()?;
     all.extend(device.running_graphics_processes().unwrap_or_default());
@@ -79,7 +79,7 @@ fn processes(device: &Device<'_>) -> Option<Vec<GpuProcess>> {
     Some(all.into_iter().map(process).collect())
 }
 
-/// The compute mode as CUDA numbers it.
+/// Returns the compute mode as CUDA numbers it.
 fn mode(mode: ComputeMode) -> u32 {
     match mode {
         ComputeMode::Default => 0,
@@ -89,8 +89,8 @@ fn mode(mode: ComputeMode) -> u32 {
     }
 }
 
-/// The other end of a link: one of the GPUs, or a switch. A switch that is not a PCI function of this
-/// machine (in a guest, or below another host) has no address.
+/// Returns the other end of a link: one of the GPUs, or a switch. A switch that is not a PCI function of this machine,
+/// in a guest or below another host, has no address.
 fn remote(link: &NvLink<'_, '_>, gpus: &[Bdf]) -> NvLinkEnd {
     let pci = link.remote_pci_info().ok();
     let at = pci.as_ref().and_then(|pci| address(&pci.bus_id));
@@ -107,7 +107,7 @@ fn remote(link: &NvLink<'_, '_>, gpus: &[Bdf]) -> NvLinkEnd {
     }
 }
 
-/// NVML writes the domain with eight digits.
+/// Parses a PCI address. NVML writes the domain with eight digits.
 fn address(text: &str) -> Option<Bdf> {
     text.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! The RDMA devices that libibverbs lists, and whether each accepts dma-bufs.
+//! RDMA devices that libibverbs lists, and whether each accepts dma-bufs.
 
 use gdr_node::{Absence, Datum, DmaBufImport, PortFacts, Probe, RdmaFacts};
 use gdr_rdma::{

@@ -15,7 +15,7 @@ fn ended(arguments: &[&str], script: &str) -> Output {
     command.args(["--", "sh", "-c", script]).output().unwrap()
 }
 
-/// A script that opens a device, and is struck by these rules.
+/// Returns a script that opens a device and is struck by these rules.
 fn struck(rules: &[(usize, &str)]) -> String {
     let mut script = "echo 'gdr-chaos: begun @ pid=7 device=soft' >> $GDR_CHAOS_LOG;".to_owned();
     for (rule, fault) in rules {

@@ -16,7 +16,7 @@ fn file(name: &str) -> PathBuf {
     contrib.join(name)
 }
 
-/// The script of the action's step.
+/// Returns the script of the action's step.
 fn script_of_action() -> String {
     let text = fs::read_to_string(file("action.yaml")).unwrap();
     let (_, script) = text.split_once("      run: |\n").unwrap();

@@ -28,7 +28,7 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// The archive of a node that names itself.
+    /// Returns the archive of a node that names itself.
     fn archive(&self, name: &str, node: &MemorySource) -> String {
         let node = node
             .clone()
@@ -245,7 +245,7 @@ fn the_odd_one_of_a_fleet_is_named() {
     assert_contains!(half, "no majority");
 }
 
-/// What the file at a path makes of every command that reads archives.
+/// Returns what the file at a path makes of every command that reads archives.
 fn refusals(path: &Path) -> Vec<String> {
     let path = path.to_str().unwrap();
     [

@@ -70,7 +70,7 @@ fn one_size_has_no_model_and_sizes_that_cannot_be_used_are_named() {
     }
 }
 
-/// A server with frames at this TCP and UDP port.
+/// Starts a server that offers frames at this TCP and UDP port.
 fn serve(port: u16) -> Server {
     Server::start(&format!(
         "compare --server --bind 127.0.0.1:{port} --udp-port {port} --timeout 60"
@@ -83,7 +83,7 @@ fn client(port: u16, options: &str) -> std::process::Output {
     gdr(line.split_whitespace())
 }
 
-/// The lines from the titles of the table on, without those about the simulation.
+/// Returns the lines from the titles of the table on, without those about the simulation.
 fn table(text: &str) -> Vec<&str> {
     let lines = text.lines().filter(|line| !line.starts_with("SIMULATED"));
     lines
@@ -140,7 +140,7 @@ fn the_document_of_a_client_names_both_processes() {
     assert!(device.starts_with("soft-127.0.0.1"), "{device}");
 }
 
-/// The PCI addresses of the simulated GPUs.
+/// Returns the PCI addresses of the simulated GPUs.
 fn simulated_gpus() -> [String; 2] {
     let info = json("info");
     [0, 1].map(|at| info["gpus"][at]["pci"].as_str().unwrap().to_owned())

@@ -137,7 +137,7 @@ fn no_library_no_symbol_and_no_device_are_three_different_things() {
 
 const MLX5_0: &str = "sys/class/infiniband/mlx5_0";
 
-/// A capture in a file of its own, and what the command says of it.
+/// Returns a capture in a file of its own, and what the command says of it.
 fn of_capture(name: &str, content: &[u8]) -> (Output, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);

@@ -245,7 +245,7 @@ fn a_capture_that_does_not_exist_is_an_error_whatever_the_text_says() {
     }
 }
 
-/// What `gdr explain` makes of a log on standard input.
+/// Returns what `gdr explain` makes of a log on standard input.
 fn explained(arguments: &[&str], log: &str) -> std::process::Output {
     let mut child = super::program()
         .args(["explain", "--offline"])

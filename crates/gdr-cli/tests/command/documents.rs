@@ -57,7 +57,7 @@ impl<'de> Deserialize<'de> for Unique {
     }
 }
 
-/// The text is one document, with everything that documents have.
+/// Checks that the text is one document with everything that documents have, and returns it.
 fn assert_document(line: &str, text: &str) -> Value {
     let unique: Result<Unique, _> = serde_json::from_str(text);
     assert!(unique.is_ok(), "{line}: {}", unique.err().unwrap());

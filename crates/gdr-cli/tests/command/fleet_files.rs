@@ -25,7 +25,7 @@ struct Node {
 }
 
 impl Node {
-    /// A node that Slurm describes so.
+    /// Returns a node that Slurm describes so.
     fn new(description: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let node = Self { folder };

@@ -8,7 +8,7 @@ use snapshot::assert_contains;
 
 use super::{assert_lines, clean, code, fine, simulated, stderr, stdout};
 
-/// What `gdrcopy_NAME` prints on the simulated GPU; the line begins with the name.
+/// Returns what `gdrcopy_NAME` prints on the simulated GPU; the line begins with the name.
 fn tool(line: &str) -> String {
     let (name, options) = line.split_once(' ').unwrap_or((line, ""));
     let directory = tempfile::tempdir().unwrap();

@@ -32,7 +32,7 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
-/// The pages of the part of the book of this name.
+/// Returns the pages of the part of the book of this name.
 fn pages(part: &str) -> Vec<String> {
     let summary = fs::read_to_string(docs().join("SUMMARY.md")).unwrap();
     let (_, after) = summary.split_once(&format!("# {part}\n")).unwrap();
@@ -43,7 +43,7 @@ fn pages(part: &str) -> Vec<String> {
         .collect()
 }
 
-/// The commands of a page, in order.
+/// Returns the commands of a page, in order.
 fn lines(page: &str) -> Vec<Line> {
     let text = fs::read_to_string(docs().join(page)).unwrap();
     let mut block = None;

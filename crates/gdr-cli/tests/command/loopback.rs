@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use super::*;
 
-/// The line before the last, which says that it was simulated.
+/// Returns the line before the last, which says that it was simulated.
 fn verdict(text: &str) -> &str {
     text.lines().nth_back(1).unwrap()
 }
@@ -137,7 +137,7 @@ fn every_gpu_is_proved_by_itself() {
     drop(taken);
 }
 
-/// The PCI addresses of the simulated GPUs.
+/// Returns the PCI addresses of the simulated GPUs.
 fn simulated_gpus() -> [String; 2] {
     let info = json("info");
     [0, 1].map(|at| info["gpus"][at]["pci"].as_str().unwrap().to_owned())
@@ -405,7 +405,7 @@ fn errors_are_named_for_programs_too() {
     drop((taken, listening));
 }
 
-/// A file of this mode; where it is.
+/// Returns a file of this mode; where it is.
 fn key_file(folder: &tempfile::TempDir, name: &str, text: &str, mode: u32) -> String {
     use std::os::unix::fs::PermissionsExt;
     let path = folder.path().join(name);
@@ -438,7 +438,7 @@ impl Running {
         (Self(child), stdout)
     }
 
-    /// How it ended, and the rest of what it printed.
+    /// Waits until it ends; returns how it ended, and the rest of what it printed.
     fn end(mut self, mut stdout: BufReader<ChildStdout>) -> (i32, String) {
         let mut text = String::new();
         stdout.read_to_string(&mut text).unwrap();
@@ -454,7 +454,7 @@ fn read_until(stdout: &mut impl BufRead, start: &str) {
     }
 }
 
-/// Two processes that talk over these TCP and UDP ports.
+/// Starts two processes that talk over these TCP and UDP ports.
 fn two(port: u16, iterations: u32) -> [(Running, BufReader<ChildStdout>); 2] {
     let (listener, mut from_listener) = Running::start(&format!(
         "loopback --listen 127.0.0.1:{port} --udp-port {port} --timeout 10"

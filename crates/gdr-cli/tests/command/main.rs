@@ -111,7 +111,7 @@ fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
-/// What it prints when all is well.
+/// Returns what it prints, after checking that all is well.
 fn fine(line: &str) -> String {
     let output = simulated(line);
     assert_eq!(code(&output), 0, "{line}: {}", stderr(&output));

@@ -29,7 +29,7 @@ impl Rank {
         Self(command.spawn().unwrap())
     }
 
-    /// The status and standard output, once it has ended.
+    /// Waits until it has ended; returns its status and output.
     fn end(mut self) -> (Option<i32>, String, String) {
         let (mut text, mut errors) = (String::new(), String::new());
         self.0
@@ -55,7 +55,7 @@ impl Drop for Rank {
     }
 }
 
-/// The variables that a launcher gives to a rank.
+/// Returns the variables that a launcher gives to a rank.
 fn launched(launcher: &str, rank: usize, ranks: usize) -> Vec<(&'static str, String)> {
     let (rank, ranks) = (rank.to_string(), ranks.to_string());
     match launcher {
@@ -83,7 +83,7 @@ fn launched(launcher: &str, rank: usize, ranks: usize) -> Vec<(&'static str, Str
 /// Brief transfers whose rates are not judged, on a machine that may be busy.
 const BRIEF: &str = "--size 4K --duration 10 --least 0 --wait 120 --timeout 60";
 
-/// A TCP port that no socket has, for the meeting and, as UDP port, for the devices.
+/// Returns a TCP port that no socket has, for the meeting and, as UDP port, for the devices.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()

@@ -17,7 +17,7 @@ use snapshot::assert_contains;
 use super::preloaded::command;
 use super::{code, stderr, stdout};
 
-/// The output of `gdr net`; none where this machine permits no namespaces.
+/// Returns the output of `gdr net`; none where this machine permits no namespaces.
 fn net(arguments: &[&str]) -> Option<Output> {
     let output = command(&["net"]).args(arguments).output().unwrap();
     let is_refused = stderr(&output).contains("hosts need network namespaces");
@@ -28,7 +28,7 @@ fn net(arguments: &[&str]) -> Option<Output> {
     (!is_refused).then_some(output)
 }
 
-/// A program with the environment of [`command`].
+/// Returns a program with the environment of [`command`].
 fn prepared(program: &Path) -> Command {
     let mut prepared = Command::new(program);
     for (name, value) in command(&[]).get_envs() {
@@ -40,7 +40,7 @@ fn prepared(program: &Path) -> Command {
     prepared
 }
 
-/// The lines of a host or rank, in order.
+/// Returns the lines of a host or rank, in order.
 fn lines_of(label: &str, output: &Output) -> Vec<String> {
     let (text, label) = (stdout(output), format!("{label}: "));
     let lines = text.lines().filter_map(|line| line.strip_prefix(&label));

@@ -46,7 +46,7 @@ impl Background {
         process
     }
 
-    /// The next document of its output.
+    /// Reads the next document of its output.
     fn event(&mut self) -> Value {
         let mut line = String::new();
         let read = self.lines.read_line(&mut line).unwrap();
@@ -54,7 +54,7 @@ impl Background {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    /// The documents up to its end.
+    /// Reads the documents up to its end.
     pub(super) fn rest(&mut self) -> Vec<Value> {
         let mut rest = String::new();
         self.lines.read_to_string(&mut rest).unwrap();
@@ -67,7 +67,7 @@ impl Background {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Its status, the rest of its output, and its errors, once it has ended.
+    /// Waits until it has ended; returns its status, the rest of its output, and its errors.
     fn end(mut self) -> (Option<i32>, Vec<Value>, String) {
         drop(self.child.stdin.take());
         let mut errors = String::new();
@@ -169,7 +169,7 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// A file of this content; returns its path.
+    /// Writes a file with this content; returns its path.
     fn write(&self, name: &str, content: &[u8]) -> String {
         let path = self.path(name);
         fs::write(&path, content).unwrap();

@@ -7,7 +7,7 @@ use super::server::Server;
 use super::snapshots::section;
 use super::*;
 
-/// A server that waits for a client at this TCP and UDP port.
+/// Starts a server that waits for a client at this TCP and UDP port.
 fn serve(port: u16, options: &str) -> Server {
     Server::start(&format!(
         "perf {options} --port {port} --udp-port {port} --timeout 60"
@@ -428,7 +428,7 @@ fn options_of_perftest_without_a_meaning_here_say_what_has_it() {
     }
 }
 
-/// The first of the CPUs that this process may run on.
+/// Returns the first of the CPUs that this process may run on.
 fn first_cpu() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let list = status

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::clean;
 
-/// A folder with libraries that say that they are gdr's, of this version.
+/// Creates a folder of libraries that claim to be gdr's, of this version.
 pub(super) fn libraries(version: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("shadow")).unwrap();
@@ -43,7 +43,7 @@ pub(super) fn libraries(version: &str) -> TempDir {
     folder
 }
 
-/// The libraries of `gdr`'s version.
+/// Returns the libraries of `gdr`'s version.
 pub(super) fn library() -> &'static Path {
     static LIBRARIES: OnceLock<TempDir> = OnceLock::new();
     LIBRARIES

@@ -39,7 +39,7 @@ impl Server {
         Self { child, stdout }
     }
 
-    /// How it ended, and the rest of what it printed, errors last.
+    /// Waits until it ends; returns how it ended, and the rest of what it printed, errors last.
     pub(super) fn end(mut self) -> (i32, String) {
         let mut text = String::new();
         self.stdout.read_to_string(&mut text).unwrap();

@@ -84,8 +84,8 @@ impl Shape {
         }
     }
 
-    /// One line a path: `gpus[].pci: string`. A `?` follows a key that some objects lack. Strings
-    /// that are words (verdicts, kinds, states) are listed, but for the paths in `free`.
+    /// Returns one line a path: `gpus[].pci: string`. A `?` follows a key that some objects lack. Strings that are
+    /// words (verdicts, kinds, states) are listed, but for the paths in `free`.
     pub(super) fn lines(&self, free: &[&str]) -> String {
         // Writing to a String does not fail.
         let mut text = String::new();

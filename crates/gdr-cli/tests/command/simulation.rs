@@ -16,7 +16,7 @@ const MEASUREMENTS: [&str; 6] = [
     "info",
 ];
 
-/// Whether this machine has no trace of a GPU: only there can it be seen what a command does then.
+/// Returns whether this machine has no trace of a GPU. Only there can a test see what a command does without one.
 fn is_bare() -> bool {
     let holds = |directory: &str, wanted: &dyn Fn(&Path) -> bool| {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();

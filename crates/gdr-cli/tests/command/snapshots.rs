@@ -28,7 +28,7 @@ pub(super) struct Captures {
 }
 
 impl Captures {
-    /// The archive of the example node, `node.tar.gz`.
+    /// Creates the archive of the example node, `node.tar.gz`.
     pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let captures = Self { folder };
@@ -59,7 +59,7 @@ impl Captures {
     }
 }
 
-/// One section of a snapshot: the command line, its status and the shape of its document.
+/// Returns one section of a snapshot: the command line, its status and the shape of its document.
 pub(super) fn section(line: &str, output: &Output, free: &[&str]) -> (String, String) {
     let text = stdout(output);
     let document: Value = serde_json::from_str(&text)

@@ -5,7 +5,7 @@ use std::process::Command;
 use super::server::Server;
 use super::*;
 
-/// What `gdr` sends to a terminal of this many columns; none where there is no `script`.
+/// Returns what `gdr` sends to a terminal of this many columns; none where there is no `script`.
 fn on_terminal(columns: u16, line: &str) -> Option<String> {
     let (status, text) = ended_on_terminal(columns, line)?;
     assert_eq!(status, 0, "{line}: {text}");
@@ -17,7 +17,7 @@ fn ended_on_terminal(columns: u16, line: &str) -> Option<(i32, String)> {
     run_on_terminal(columns, &format!("exec $gdr {line}"))
 }
 
-/// What a script of the shell sends to a terminal of this many columns, where `$gdr` is the command.
+/// Returns what a script of the shell sends to a terminal of this many columns, where `$gdr` is the command.
 fn run_on_terminal(columns: u16, script: &str) -> Option<(i32, String)> {
     let gdr = cargo_bin!("gdr").display();
     let command = format!("gdr='{gdr}'; stty cols {columns} rows 24; {script}");
@@ -35,13 +35,13 @@ fn run_on_terminal(columns: u16, script: &str) -> Option<(i32, String)> {
 /// The widths at which every command is run.
 const WIDTHS: [u16; 4] = [60, 80, 100, 140];
 
-/// The widths at which the help of a command is run: the narrowest, and another one that goes round.
+/// Returns the widths at which the help of a command is run: the narrowest, and another one that goes round.
 fn help_widths(place: usize) -> [u16; 2] {
     [WIDTHS[0], WIDTHS[1 + place % 3]]
 }
 
-/// The lines that are left on a screen of this many columns: what is written goes to where the cursor
-/// is, which carriage returns, "up" and "erase" move and clear, as bars use them.
+/// Returns the lines that are left on a screen of this many columns: what is written goes to where the cursor is, which
+/// carriage returns, "up" and "erase" move and clear, as bars use them.
 fn screen(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<Vec<char>> = vec![Vec::new()];
     let (mut row, mut column) = (0usize, 0usize);
@@ -275,7 +275,7 @@ fn overlong(text: &str, columns: usize) -> Vec<String> {
     lines.into_iter().filter(is_too_long).collect()
 }
 
-/// The commands that no list above has. They are run without arguments.
+/// Returns the commands that no list above has. They are run without arguments.
 fn unlisted() -> Vec<String> {
     let ends = TWO_ENDS
         .iter()
@@ -353,7 +353,7 @@ fn no_word_is_broken_or_lost_on_a_narrow_terminal() {
     }
 }
 
-/// The commands that the help of `command` lists.
+/// Returns the commands that the help of `command` lists.
 fn commands_of(command: &str) -> Vec<String> {
     let help = stdout(&gdr(format!("{command} --help").split_whitespace()));
     let listed = help.lines().take_while(|line| *line != "Common options:");

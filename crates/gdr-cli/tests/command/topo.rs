@@ -112,7 +112,7 @@ fn nics_are_listed_with_their_gpu() {
     assert!(matches!(code(&gdr(["nics"])), 0 | 3));
 }
 
-/// A capture in a file of its own.
+/// Returns a capture in a file of its own.
 fn file(content: &[u8]) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), content).unwrap();

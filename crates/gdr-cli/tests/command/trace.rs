@@ -18,7 +18,7 @@ fn trace(arguments: &[&str]) -> Output {
     command(&["trace"]).args(arguments).output().unwrap()
 }
 
-/// The file of a process that wrote `direct` bytes from GPU memory and sent `host` bytes.
+/// Returns the file of a process that wrote `direct` bytes from GPU memory and sent `host` bytes.
 fn counts(folder: &Path, direct: u64, host: u64) -> PathBuf {
     let mut file = vec![0; layout::FILE_LEN];
     let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
@@ -49,7 +49,7 @@ fn counts(folder: &Path, direct: u64, host: u64) -> PathBuf {
     path
 }
 
-/// A script that leaves a file as a traced process does.
+/// Returns a script that leaves a file as a traced process does.
 fn leave(counts: &Path) -> String {
     format!("cp '{}' \"$GDR_TRACE_FOLDER/7-0.trace\"", counts.display())
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::*;
 
-/// What `gdr` answers to a text on its standard input.
+/// Returns what `gdr` answers to a text on its standard input.
 fn pasted(line: &str, text: &str) -> (i32, String) {
     let mut child = program()
         .args(line.split_whitespace())

@@ -200,7 +200,7 @@ fn devices_that_are_not_there_are_named() {
     assert_eq!(code(&loopback(&devices, "--provider soft --to mlx5_0")), 64);
 }
 
-/// A sweep of one size: each takes seconds on a busy machine.
+/// Runs a sweep of one size: each takes seconds on a busy machine.
 fn sweep(devices: &[DeviceSpec], line: &str) -> Value {
     let line = format!("loopback --simulate --sweep --size 4 --iterations 2 --json {line}");
     let output = with(devices, &line.split_whitespace().collect::<Vec<_>>());
@@ -208,7 +208,7 @@ fn sweep(devices: &[DeviceSpec], line: &str) -> Value {
     serde_json::from_str(&stdout(&output)).unwrap()
 }
 
-/// The ways that were measured of each operation.
+/// Returns the ways that were measured of each operation.
 fn ways(sweep: &Value) -> Vec<String> {
     let rows = sweep["rows"].as_array().unwrap();
     rows.iter()

@@ -12,7 +12,7 @@ use snapshot::assert_snapshot;
 use super::snapshots::Captures;
 use super::*;
 
-/// Every file below a directory, in order.
+/// Returns every file below a directory, in order.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_owned()];
@@ -31,7 +31,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A number that depends on the file's path below `root` and on `seed` only (FNV-1a).
+/// Returns a number that depends on the file's path below `root` and on `seed` only (FNV-1a).
 fn hash(root: &Path, path: &Path, seed: u64) -> u64 {
     let path = path.strip_prefix(root).unwrap().to_str().unwrap();
     let start = 0xcbf2_9ce4_8422_2325 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -242,7 +242,7 @@ fn break_everything(node: &mut Node) {
     }
 }
 
-/// How many subjects have which verdict, by group and check.
+/// Returns how many subjects have which verdict, by group and check.
 fn verdicts(report: &Value) -> BTreeMap<String, String> {
     let mut checks = BTreeMap::<String, BTreeMap<&str, u32>>::new();
     for finding in report["findings"].as_array().unwrap() {
@@ -258,7 +258,7 @@ fn verdicts(report: &Value) -> BTreeMap<String, String> {
     checks.into_iter().map(shown).collect()
 }
 
-/// Each step of each fix, as a program would take it.
+/// Returns each step of each fix, as a program would take it.
 fn fixes(report: &Value) -> String {
     let mut lines = String::new();
     for finding in report["findings"].as_array().unwrap() {

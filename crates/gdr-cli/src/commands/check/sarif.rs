@@ -3,7 +3,7 @@
 use gdr_check::{Found, FoundFrame, Rule, Severity};
 use serde_json::{Value, json};
 
-/// The document.
+/// Returns the document.
 pub(super) fn document(findings: &[Found]) -> serde_json::Result<String> {
     let document = json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -51,7 +51,7 @@ fn result(found: &Found) -> Value {
         })
         .collect();
     let mut frames = found.places.iter().flat_map(|place| &place.frames);
-    // A place in a source file, which is where a reader can change something.
+    // Prefer a place in a source file, where the reader can change something.
     let first = frames
         .clone()
         .find(|it| it.source.is_some())

@@ -7,7 +7,7 @@ use std::path::Path;
 use addr2line::Loader;
 use gdr_check::FoundFrame;
 
-/// The files whose debug information was read.
+/// Files whose debug information was read.
 #[derive(Default)]
 pub(super) struct SourceLines(HashMap<String, Option<Loader>>);
 
@@ -15,7 +15,7 @@ impl SourceLines {
     /// Adds what the file of a frame says of it.
     pub(super) fn find(&mut self, frame: &mut FoundFrame) {
         let loader = self.0.entry(frame.object.clone()).or_insert_with(|| {
-            // Not a device or a pipe, whatever the program calls itself.
+            // Read only regular files, whatever path the program reports for itself.
             let path = Path::new(&frame.object);
             let is_file = fs::metadata(path).is_ok_and(|it| it.is_file());
             is_file.then(|| Loader::new(path).ok()).flatten()

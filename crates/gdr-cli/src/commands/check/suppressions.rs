@@ -1,4 +1,4 @@
-//! Findings that the user knows of.
+//! Findings that the user already knows of.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use gdr_check::{Found, FoundFrame, Rule};
 
 use crate::exit::UsageError;
 
-/// The lines of files of `--suppress`.
+/// Lines from files of `--suppress`.
 #[derive(Debug, Default)]
 pub(super) struct Suppressions(Vec<Suppression>);
 
@@ -16,7 +16,7 @@ pub(super) struct Suppressions(Vec<Suppression>);
 struct Suppression {
     /// All rules without one.
     rule: Option<Rule>,
-    /// A part of a name in the stack; everywhere without one.
+    /// Part of a name in the stack; without it, the line applies everywhere.
     part: Option<String>,
 }
 
@@ -61,7 +61,7 @@ impl Suppressions {
         Ok(())
     }
 
-    /// Whether a line is about this finding.
+    /// Returns whether a line is about this finding.
     pub(super) fn cover(&self, found: &Found) -> bool {
         self.0.iter().any(|it| {
             it.rule.is_none_or(|rule| rule == found.rule)
@@ -73,7 +73,7 @@ impl Suppressions {
     }
 }
 
-/// The names of a frame.
+/// Returns the names of a frame.
 fn names(frame: &FoundFrame) -> impl Iterator<Item = &str> {
     let all = [
         Some(&frame.object),

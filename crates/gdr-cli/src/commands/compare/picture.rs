@@ -1,4 +1,4 @@
-//! The times and the ratio of `gdr compare` over the sizes.
+//! Times and ratio of `gdr compare` over the sizes.
 
 use gdr_perf::loopback::pipeline::{FrameFigures, PipelineReport, PipelineRow};
 
@@ -7,8 +7,8 @@ use crate::chart::{BLUE, Chart, Curve, GREEN, ORANGE, Panel, Scale};
 use crate::commands::describe;
 use crate::units::figure;
 
-/// The picture of a report: the medians of both modes, their ratio, and the size at which the faster
-/// mode changes.
+/// Returns the picture of a report: the medians of both modes, their ratio, and the size at which the faster mode
+/// changes.
 pub(super) fn svg(report: &PipelineReport) -> String {
     let times = |name: &str, color, of: fn(&PipelineRow) -> Option<FrameFigures>| Curve {
         name: name.to_owned(),
@@ -38,7 +38,7 @@ pub(super) fn svg(report: &PipelineReport) -> String {
             title: "staged / direct",
             height: 140.0,
             scale: Scale::Logarithmic,
-            // Above it the direct mode is faster.
+            // Above 1, the direct mode is faster.
             baseline: Some(1.0),
             curves: vec![Curve {
                 name: "staged / direct".to_owned(),

@@ -1,4 +1,4 @@
-//! The table of `gdr compare`.
+//! Table of `gdr compare`.
 
 use gdr_perf::Result;
 use gdr_perf::loopback::TransferMode;
@@ -41,7 +41,7 @@ impl Table {
         }
     }
 
-    /// That this process has a GPU, and whether it is simulated, has been written.
+    /// Records that the output has said whether this process's GPU is simulated.
     pub(super) fn simulation_is_known(&mut self) {
         self.simulation_is_known = true;
     }
@@ -71,7 +71,7 @@ impl Table {
         }
     }
 
-    /// The lines of a size: one for each mode.
+    /// Returns the lines of a size: one for each mode.
     fn lines(&self, row: &PipelineRow) -> impl Iterator<Item = String> {
         let staged = self.cells(row, "staged", &row.staged, None);
         let direct = row.direct.as_ref();
@@ -156,8 +156,7 @@ fn introduce(report: &PipelineReport, output: &mut Output) -> Result<()> {
     output.line("is complete; ratio: how many times faster the direct mode is than the staged one")
 }
 
-/// The devices, with their hosts if there are two processes. The texts of a peer were escaped when
-/// they arrived.
+/// Returns the devices, with their hosts if there are two processes. Texts from a peer were escaped on arrival.
 pub(super) fn device_in_words(report: &PipelineReport) -> [(&'static str, String); 2] {
     let processes = report.processes.as_ref();
     let path = &report.path;
@@ -176,7 +175,7 @@ pub(super) fn device_in_words(report: &PipelineReport) -> [(&'static str, String
     })
 }
 
-/// Where the frames are, and how GPU memory is reached.
+/// Returns where the frames are, and how GPU memory is reached.
 pub(super) fn frames_in_words(source: &MemoryFacts) -> String {
     let Some(gpu) = &source.gpu else {
         return "in host memory".to_owned();
@@ -197,7 +196,7 @@ pub(super) fn frames_in_words(source: &MemoryFacts) -> String {
     words
 }
 
-/// The cost of a frame by its size.
+/// Returns the cost of a frame by its size.
 fn cost(model: &CostModel) -> String {
     let rate = match model.ns_per_byte > 0.0 {
         true => format!(
@@ -265,7 +264,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A report with figures that all differ.
+    /// Returns a report with figures that all differ.
     fn report() -> PipelineReport {
         let process = || ProcessFacts {
             host: Some("node<1>".into()),
@@ -327,7 +326,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The lines of a table, split into cells.
+    /// Returns the lines of a table, split into cells.
     fn table(report: &PipelineReport, options: FigureOptions, separator: char) -> Vec<Vec<String>> {
         let table = Table::new(options);
         let rows = report.rows.iter().flat_map(|row| table.lines(row));

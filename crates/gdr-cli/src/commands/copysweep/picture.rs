@@ -1,4 +1,4 @@
-//! The curves of a sweep over the sizes.
+//! Curves of a sweep over the sizes.
 
 use gdr_perf::copysweep::{Method, Report};
 
@@ -11,7 +11,7 @@ const PURPLE: &str = "#8250df";
 const GREY: &str = "#6e7781";
 const BLACK: &str = "#1f2328";
 
-/// The colours of paths: one thread, more threads, then the copy engine and what is beside them.
+/// Colours of paths: one thread, several threads, then the copy engine and the methods beside them.
 const CPU: [&str; 4] = [BLUE, "#00a0a8", "#80ccff", "#b6e3ff"];
 
 fn color(method: Method, at: usize) -> &'static str {
@@ -25,8 +25,8 @@ fn color(method: Method, at: usize) -> &'static str {
     }
 }
 
-/// The picture of a report: a panel for each direction and kind of memory, and the ratio of the
-/// planned copies to the fastest.
+/// Returns the picture of a report: a panel for each direction and kind of memory, and the ratio of the planned copies
+/// to the fastest.
 pub(super) fn svg(report: &Report, quantity: Quantity) -> String {
     let mut panels = Vec::new();
     for group in Group::all(report) {
@@ -58,7 +58,7 @@ pub(super) fn svg(report: &Report, quantity: Quantity) -> String {
         title: "planned / fastest",
         height: 140.0,
         scale: Scale::Logarithmic,
-        // At it the planner has chosen the fastest path.
+        // At 1, the planner has chosen the fastest path.
         baseline: Some(1.0),
         curves: ratios
             .map(|(group, color)| Curve {

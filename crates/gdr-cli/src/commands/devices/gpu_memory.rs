@@ -6,7 +6,7 @@ use gdr_doctor::peermem::{PeerMemory, Standing};
 use gdr_rdma::{DmaBufSupport, RegistrationMethod};
 use serde::{Serialize, Serializer};
 
-/// The expected registration of GPU memory.
+/// Expected registration of GPU memory.
 #[derive(Debug, Serialize)]
 pub(super) struct GpuMemory {
     pub(super) route: Expected,
@@ -16,7 +16,7 @@ pub(super) struct GpuMemory {
 /// How a device is expected to reach GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// It accesses GPU memory itself, which is registered by this method.
+    /// It accesses GPU memory itself, registered with this method.
     Registered(RegistrationMethod),
     /// Through host memory.
     Staged,
@@ -25,7 +25,7 @@ pub(super) enum Expected {
 }
 
 impl Expected {
-    /// The value in JSON.
+    /// Returns the value in JSON.
     const fn name(self) -> &'static str {
         match self {
             Self::Registered(RegistrationMethod::DmaBuf) => "dma-buf",
@@ -60,7 +60,7 @@ pub(super) enum Exports {
     Unknown,
 }
 
-/// The GPU that would be registered: the first; the others are taken to be alike.
+/// The GPU whose memory would be registered: the first one; the others are assumed to be alike.
 #[derive(Debug)]
 pub(super) struct Exporter {
     pub(super) exports: Exports,
@@ -69,7 +69,7 @@ pub(super) struct Exporter {
 }
 
 impl Exporter {
-    /// A GPU by its name.
+    /// Returns a GPU by its name.
     pub(super) fn named(name: &str, exports: Exports) -> Self {
         let because = match exports {
             Exports::Yes => format!("{name} exports dma-bufs"),
@@ -79,7 +79,7 @@ impl Exporter {
         Self { exports, because }
     }
 
-    /// Without a GPU, for this reason.
+    /// Describes the lack of a GPU, for this reason.
     pub(super) fn absent(why: &str) -> Self {
         Self {
             exports: Exports::No,
@@ -89,8 +89,8 @@ impl Exporter {
 }
 
 impl GpuMemory {
-    /// The registration method that is expected to work. Nothing is registered: the PCI path between
-    /// the two may still prevent it.
+    /// Returns the registration method that is expected to work. Nothing is registered, so the PCI path between the two
+    /// may still prevent it.
     pub(super) fn expect(nic: &DmaBufSupport, gpu: &Exporter, peer: &PeerMemory) -> Self {
         let imports = match nic {
             DmaBufSupport::Supported => "the device imports dma-bufs".to_owned(),

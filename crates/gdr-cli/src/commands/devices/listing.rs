@@ -12,7 +12,7 @@ use crate::commands::diff::printable;
 use crate::exit::Exit;
 use crate::output::Output;
 
-/// Why the soft devices of another node are not known: they would be at its IP addresses.
+/// Why the soft devices of another node are unknown: they would be at its IP addresses.
 const NO_ADDRESSES: &str =
     "not recorded: of the node's IP addresses a capture has only those that are GIDs";
 
@@ -34,7 +34,7 @@ pub(super) struct Listing {
 pub(super) struct Verbs {
     /// `ok`, `no_library`, `no_symbol`, `no_device`.
     status: &'static str,
-    /// Why there is no device, and what to do.
+    /// Why there is no device, and what to do about it.
     error: Option<String>,
     devices: Vec<Kernel>,
 }
@@ -49,11 +49,11 @@ pub(super) struct Kernel {
     pub(super) on_demand_paging: Option<bool>,
     pub(super) ports: Vec<Port>,
     pub(super) gpu_memory: Option<GpuMemory>,
-    /// The facts that the capture does not have; empty for this machine.
+    /// Facts missing from the capture; empty for this machine.
     pub(super) not_recorded: Vec<String>,
 }
 
-/// A port. `None` is not known.
+/// A port. `None` means unknown.
 #[derive(Debug, Serialize)]
 pub(super) struct Port {
     pub(super) port: u32,
@@ -64,9 +64,9 @@ pub(super) struct Port {
     pub(super) active_mtu: Option<u32>,
     pub(super) lid: Option<u16>,
     pub(super) gids: Vec<Gid>,
-    /// The index of the GID that is used.
+    /// Index of the GID in use.
     pub(super) gid: Option<u32>,
-    /// Why that GID is used, or why no GID can be. `None` where too little is recorded.
+    /// Why that GID is used, or why there is no usable GID. `None` if too little is recorded.
     pub(super) gid_because: Option<String>,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct SoftDevice {
 }
 
 impl Verbs {
-    /// Devices that are there, and the status of the command.
+    /// Lists devices that exist; also returns the status of the command.
     pub(super) fn of_devices(devices: Vec<Kernel>) -> (Self, Exit) {
         let exit = if devices.iter().all(|device| device.error.is_none()) {
             Exit::Fine
@@ -105,7 +105,7 @@ impl Verbs {
         (verbs, exit)
     }
 
-    /// No device, for this reason.
+    /// Returns a listing without devices, for this reason.
     pub(super) fn absent(status: &'static str, error: String) -> Self {
         Self {
             status,
@@ -126,7 +126,7 @@ impl Listing {
         }
     }
 
-    /// Another node, from this capture or the example.
+    /// Lists the devices of another node, from this capture or the example.
     pub(super) fn of_another_node(verbs: Verbs, capture: Option<Capture>) -> Self {
         Self {
             schema: Schema::first("gdr.devices"),

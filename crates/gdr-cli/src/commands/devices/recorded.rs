@@ -1,4 +1,4 @@
-//! The devices of another node, from what was recorded of it.
+//! Devices of another node, from what was recorded about it.
 
 use std::fmt::Display;
 
@@ -60,12 +60,12 @@ pub(super) fn list(which: &Which) -> Result<(Listing, Exit)> {
     Ok((Listing::of_another_node(verbs, capture), exit))
 }
 
-/// The names of facts that are not recorded.
+/// Names of facts that are not recorded.
 #[derive(Default)]
 struct Gaps(Vec<String>);
 
 impl Gaps {
-    /// Notes a fact that the node may have; one that it does not have is not a gap.
+    /// Notes a fact that the node may have. A fact that it does not have is not a gap.
     fn note(&mut self, what: impl Display, absence: Absence) {
         match absence {
             Absence::Missing => {}
@@ -74,7 +74,7 @@ impl Gaps {
         }
     }
 
-    /// The fact, or a note.
+    /// Returns the fact, or a note.
     fn known<T: Clone>(&mut self, what: impl Display, datum: &Datum<T>) -> Option<T> {
         match datum {
             Ok(value) => Some(value.clone()),
@@ -86,7 +86,7 @@ impl Gaps {
     }
 }
 
-/// What was recorded of a node beside its inventory.
+/// What was recorded about a node besides its inventory.
 struct Facts<'a> {
     source: &'a dyn Source,
     verbs: Datum<Probe<RdmaFacts>>,
@@ -106,13 +106,13 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether nothing but its name was recorded.
+    /// Returns whether nothing but its name was recorded.
     fn only_names(&self, device: &RdmaDevice) -> bool {
         let unknown = |datum: &Datum<String>| datum == &Err(Absence::NotCollected);
         device.ports.is_empty() && unknown(&device.firmware) && self.verbs.is_err()
     }
 
-    /// What libibverbs said of a device, or why it cannot be queried. An absence is neither.
+    /// Returns what libibverbs reported about a device, or why it cannot be queried. An absence is neither.
     fn answer(&self, name: &str) -> Datum<Result<&RdmaFacts, String>> {
         let verbs = match &self.verbs {
             Ok(verbs) => verbs,
@@ -189,7 +189,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The MTU of a port; none if the device cannot be queried.
+    /// Returns the MTU of a port; none if the device cannot be queried.
     fn active_mtu(&self, answer: &Datum<Result<&RdmaFacts, String>>, number: u32) -> Datum<u32> {
         let said = answer.as_ref().map_err(|absence| *absence)?;
         let device = said.as_ref().map_err(|_| Absence::Missing)?;
@@ -254,7 +254,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The link layer by the kernel's name.
+/// Returns the link layer by the kernel's name.
 fn link_layer(name: &str) -> LinkLayer {
     match name {
         "InfiniBand" => LinkLayer::InfiniBand,
@@ -263,12 +263,12 @@ fn link_layer(name: &str) -> LinkLayer {
     }
 }
 
-/// A number as sysfs has it: `0x15`.
+/// Returns a number as sysfs has it: `0x15`.
 fn hexadecimal(text: &str) -> Option<u16> {
     u16::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-/// The type of a GID. The kernel has one name for InfiniBand's and RoCE v1's.
+/// Returns the type of a GID. The kernel uses the same name for InfiniBand and RoCE v1.
 fn kind(gid: &RdmaGid, link_layer: Option<LinkLayer>) -> Option<GidType> {
     match (gid.version.as_deref()?, link_layer?) {
         ("IB/RoCE v1", LinkLayer::InfiniBand) => Some(GidType::InfiniBand),
@@ -289,7 +289,7 @@ fn listed(gid: &RdmaGid, link_layer: Option<LinkLayer>) -> Gid {
     }
 }
 
-/// The GID that gdr would use; `None` if that depends on a type that is not recorded.
+/// Returns the GID that gdr would use; `None` if that depends on a type that is not recorded.
 fn choose(link_layer: LinkLayer, gids: &[RdmaGid]) -> Option<Result<ChosenGid, NoGid>> {
     let entry = |gid: &RdmaGid, kind| GidEntry {
         index: gid.index,
@@ -303,14 +303,14 @@ fn choose(link_layer: LinkLayer, gids: &[RdmaGid]) -> Option<Result<ChosenGid, N
         let typed = |gid: &RdmaGid| Some(entry(gid, kind(gid, Some(link_layer))?));
         gids.iter().filter_map(typed).collect()
     } else {
-        // All have one type there.
+        // There, all have the same type.
         let all = gids.iter().map(|gid| entry(gid, GidType::InfiniBand));
         all.collect()
     };
     Some(choose_gid(link_layer, &entries))
 }
 
-/// The GPU by what CUDA reported; where that is not recorded, by the driver and the kernel.
+/// Returns the GPU by what CUDA reported; where that is not recorded, by the driver and the kernel.
 fn gpu(node: &Node, peer: &PeerMemory) -> Exporter {
     let inventory = &node.inventory;
     match Probe::<GpuFacts>::read(node.source.as_ref(), virtual_path::CUDA_DEVICES) {

@@ -1,4 +1,4 @@
-//! The devices of this machine, from libibverbs and from the soft provider.
+//! Devices of this machine, from libibverbs and from the soft provider.
 
 use anyhow::Result;
 use gdr_cuda::{Cuda, Driver};
@@ -26,7 +26,7 @@ pub(super) fn list() -> Result<(Listing, Exit)> {
     Ok((Listing::of_this_machine(verbs, soft), exit))
 }
 
-/// A missing libibverbs is not an error: the soft provider does not need it. Another library in its
+/// Reports a missing libibverbs, which is not an error: the soft provider does not need it. Another library in its
 /// place is a warning.
 fn absent(error: gdr_rdma::Error) -> Result<(Verbs, Exit)> {
     let gdr_rdma::Error::Verbs(gdr_rdma::VerbsError::Load(load)) = &error else {

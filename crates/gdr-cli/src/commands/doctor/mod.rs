@@ -1,4 +1,4 @@
-//! `gdr doctor`: why GPUDirect RDMA does not work or is slow on a node.
+//! `gdr doctor`: finds out why GPUDirect RDMA does not work or is slow on a node.
 
 mod show;
 
@@ -214,7 +214,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     };
     write(global, options, &node, &diagnosis, output)?;
     if let (true, Err(why)) = (options.require_gpu, context.usable_gpus()) {
-        // Standard output has only the report.
+        // Standard output contains only the report.
         anstream::eprintln!("{} --require-gpu: {why}", "error:".red().bold());
         return Ok(Exit::Failure);
     }
@@ -228,7 +228,7 @@ enum Distances {
 }
 
 impl Distances {
-    /// The only matrix or topology among captures.
+    /// Returns the only matrix or topology among captures.
     fn of(mut matrices: Vec<TopoMatrix>, mut nccl: Vec<NcclTopology>) -> Result<Self> {
         let (tables, topologies) = (matrices.len(), nccl.len());
         match (matrices.pop(), nccl.pop()) {
@@ -319,7 +319,7 @@ fn exit(outcome: Outcome, diagnosis: &Diagnosis, fail_on: FailOn) -> Exit {
     }
 }
 
-/// The checks of these names.
+/// Returns the checks of these names.
 pub(super) fn checks(names: &[String]) -> Result<Vec<CheckId>> {
     names
         .iter()
@@ -346,7 +346,7 @@ fn unknown_check(name: &str) -> UsageError {
     UsageError(format!("`{name}` is not a check: {hint}"))
 }
 
-/// The GPU and the NIC of a pair, in whatever order they were named.
+/// Returns the GPU and the NIC of a pair, in whatever order they were named.
 fn pair(node: &Node, ends: &PairNames) -> Result<(Bdf, Bdf)> {
     let device = |name: &str| {
         let device = node.inventory.device(name);

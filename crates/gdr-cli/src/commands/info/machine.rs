@@ -1,4 +1,4 @@
-//! What this machine is in the tables of `docs/machines.md`.
+//! Describes this machine as in the tables of `docs/machines.md`.
 
 use std::env::consts::ARCH;
 
@@ -11,18 +11,18 @@ use crate::output::Output;
 /// This machine.
 #[derive(Debug, Serialize)]
 pub(super) struct Machine {
-    /// The distribution, as it calls itself.
+    /// Name of the distribution, as it calls itself.
     distribution: Option<String>,
     kernel: Option<String>,
     architecture: &'static str,
-    /// The command of this distribution that installs NVIDIA's open driver.
+    /// Command that installs NVIDIA's open driver on this distribution.
     driver_command: Option<&'static str>,
-    /// What `gdr doctor` says of confidential computing.
+    /// What `gdr doctor` reports about confidential computing.
     confidential_computing: Option<String>,
 }
 
 impl Machine {
-    /// The machine that this process runs on.
+    /// Returns the machine that this process runs on.
     pub(super) fn here() -> Self {
         let node = LiveRoot::new();
         let system = OsRelease::read(&node).ok();
@@ -42,7 +42,7 @@ impl Machine {
         }
     }
 
-    /// Prints the lines about it, with the NVIDIA driver of this version.
+    /// Prints the lines about this machine, with the given NVIDIA driver version.
     pub(super) fn show(&self, driver: Option<&str>, output: &mut Output) -> gdr_perf::Result<()> {
         match driver {
             Some(version) => {

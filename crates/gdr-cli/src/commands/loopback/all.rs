@@ -1,4 +1,4 @@
-//! `gdr loopback --all`: the proof for each GPU, one after another.
+//! `gdr loopback --all`: proves the transfer into each GPU, one after another.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -49,8 +49,7 @@ impl Proof {
     }
 }
 
-/// Proves the transfer into each GPU, by the NIC that is nearest to it. A GPU that fails does not end
-/// the run.
+/// Proves the transfer into each GPU through its nearest NIC. A failing GPU does not end the run.
 pub(super) fn run(
     global: &Global,
     options: &Options,

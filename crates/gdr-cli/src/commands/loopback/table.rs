@@ -1,4 +1,4 @@
-//! The tables of `gdr loopback --sweep`.
+//! Tables of `gdr loopback --sweep`.
 
 use gdr_perf::Result;
 use gdr_perf::loopback::{DirectRatio, Operation, PathKind, Row, Sweep, SweepEvent};
@@ -15,14 +15,14 @@ const ROW: [Column; 3] = [
     Column::new("memory", "memory", 7),
 ];
 
-/// The ratios of direct to staged.
+/// Ratios of direct to staged.
 const RATIOS: [Column; 3] = [
     Column::new("latency", "times_lower_latency_than_staged", 8),
     Column::new("rate", "times_higher_rate_than_staged", 7),
     SIMULATED,
 ];
 
-/// A table for each operation, written row by row.
+/// A table per operation, written row by row.
 pub(super) struct Table {
     options: FigureOptions,
     figures: Figures,

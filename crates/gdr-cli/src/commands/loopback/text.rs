@@ -1,4 +1,4 @@
-//! The text output of `gdr loopback`.
+//! Text output of `gdr loopback`.
 
 use gdr_perf::Result;
 use gdr_perf::loopback::{
@@ -14,10 +14,10 @@ use crate::global::Global;
 use crate::output::Output;
 use crate::progress::print_to_stderr;
 
-/// Iterations of a long run that get a line of their own: the first ones, and as many of the rest.
+/// Iterations of a long run that get their own line: the first ones, and as many of the rest.
 const SHOWN: u32 = 10;
 
-/// The indent of lines below a labeled one.
+/// Indentation of lines below a labeled one.
 const INDENT: &str = "          ";
 
 /// The lines of a run.
@@ -34,7 +34,7 @@ pub(super) struct Lines {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Both,
-    /// The one with the GPU memory.
+    /// The end with the GPU memory.
     Receiver,
     Sender,
 }
@@ -62,7 +62,7 @@ impl Lines {
         }
     }
 
-    /// The line about a simulated GPU has been written.
+    /// Records that the line about a simulated GPU has been written.
     pub(super) fn simulation_is_known(&mut self) {
         self.simulation_is_known = true;
     }
@@ -81,7 +81,7 @@ impl Lines {
             (_, role) => role,
         };
         match event {
-            // Standard output has only the document.
+            // Standard output contains only the document.
             Event::Listening(address) if self.json => {
                 print_to_stderr(format_args!("listening on {address}"));
                 Ok(())
@@ -101,7 +101,7 @@ impl Lines {
                 } else {
                     "not authenticated"
                 };
-                // Written later: the line about a simulated GPU comes first.
+                // Written later, because the line about a simulated GPU comes first.
                 let failed_connections = match failed_connections {
                     0 => String::new(),
                     1 => "; 1 other connection was not from a peer (-v names it)".to_owned(),
@@ -271,7 +271,7 @@ impl Lines {
             ""
         };
         match report.verdict {
-            // One line, however long: scripts read it.
+            // A single line, however long, because scripts read it.
             Verdict::Pass => output.line(format_args!(
                 "{}: {passed} of {}, {size} bytes arrived in {simulated}GPU \
                  memory, seen by {}",
@@ -391,7 +391,7 @@ fn request(ended: &Ended) -> String {
     }
 }
 
-/// The kind of memory in one word.
+/// Returns the kind of memory in one word.
 fn kind(memory: &MemoryFacts) -> &'static str {
     match memory.gpu {
         Some(_) => "GPU",
@@ -399,7 +399,7 @@ fn kind(memory: &MemoryFacts) -> &'static str {
     }
 }
 
-/// The comparisons that found the bytes.
+/// Returns the comparisons that found the bytes.
 fn witnesses(last: Option<&Iteration>) -> &'static str {
     match last.map(|iteration| &iteration.checks.mapping) {
         Some(Outcome::Equal) => "kernel, copy and CPU",

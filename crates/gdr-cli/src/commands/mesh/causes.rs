@@ -1,4 +1,4 @@
-//! What the doctor finds on this host that may slow a rank of `gdr mesh` down.
+//! What the doctor finds on this host that may slow down a rank of `gdr mesh`.
 
 use gdr_doctor::{Context, Diagnosis, Group, Selection, Subject, diagnose};
 use gdr_node::{Bdf, Inventory};
@@ -8,14 +8,14 @@ use gdr_rdma::{Device, Provider};
 use crate::gpu_context::GpuContext;
 use crate::host_source;
 
-/// The findings about the GPU and the RDMA device of this rank, or what it has of both.
+/// Returns the doctor's findings about the GPU and the RDMA device of this rank, as far as it has them.
 pub(super) fn of_this_rank(gpu: Option<&GpuContext>, device: &Device) -> Vec<DoctorFinding> {
     let node = host_source::this_node();
     let inventory = Inventory::read(&node);
     let real = gpu.filter(|gpu| gpu.simulated.is_none());
     let gpu = real.map(|gpu| gpu.target.gpu().info().bdf);
     let kernel = device.provider() != Provider::Soft;
-    // The name of a kernel device may have its port after it.
+    // A kernel device's name may be followed by its port.
     let name = device.name().split(':').next().unwrap_or_default();
     let mut functions = inventory.rdma_functions().filter(|_| kernel);
     let nic = functions.find(|(rdma, _)| rdma.name == name);
@@ -38,7 +38,7 @@ fn selection(gpu: Option<Bdf>, nic: Option<Bdf>) -> Selection {
     Selection::all().groups(groups.iter().copied())
 }
 
-/// The root causes, the worst first.
+/// Returns the root causes, the worst first.
 fn likely(diagnosis: &Diagnosis) -> Vec<DoctorFinding> {
     let causes = diagnosis.root_causes().into_iter();
     causes

@@ -1,4 +1,4 @@
-//! The matrix of `gdr mesh` as SVG.
+//! Matrix of `gdr mesh` as SVG.
 
 use gdr_perf::mesh::{Cell, CellOutcome, MeshReport, OutlierSubject};
 use gdr_render::svg::Element;
@@ -9,22 +9,22 @@ use super::table::name;
 use crate::chart::{WARNING, faint, on_white, simulated, title};
 use crate::units::figure;
 
-/// The width of the picture, and of what is beside the map: numbers of ranks, margins.
+/// Width of the picture, and of what is beside the map: rank numbers and margins.
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = 30.0;
-/// The longest and the shortest edge of a cell. A map with more ranks makes the picture wider.
+/// Longest and shortest edge of a cell. A map with more ranks makes the picture wider.
 const LONGEST: f64 = 120.0;
 const SHORTEST: f64 = 14.0;
-/// The edge of cells that have room for their figures.
+/// Minimum edge of cells with room for their figures.
 const WITH_FIGURES: f64 = 44.0;
-/// The height of a line of text, and the width of a character.
+/// Height of a line of text, and width of a character.
 const LINE: f64 = 18.0;
 const CHARACTER: f64 = 6.7;
-/// The length and the height of the scale.
+/// Length and height of the scale.
 const SCALE: (f64, f64) = (240.0, 12.0);
 
-/// Shares of the expected rate and their colours, which people who see no red or no green tell apart, too.
+/// Shares of the expected rate and their colours, which can also be told apart with red-green colour blindness.
 const COLORS: [(f64, [f64; 3]); 4] = [
     (0.0, [127.0, 39.0, 4.0]),
     (0.5, [241.0, 145.0, 67.0]),
@@ -33,16 +33,16 @@ const COLORS: [(f64, [f64; 3]); 4] = [
 ];
 const FAILED: &str = "#57606a";
 
-/// The picture of a report. A direction has the colour of its rate as a part of the expected one; its
-/// title has the figures. Directions of outliers have a frame, ranks that are outliers a red number, and
-/// what is expected and the outliers stand below in words.
+/// Draws a report. The colour of a direction is its rate relative to the expected one, and its title has the figures.
+/// Outlier directions have a frame, and outlier ranks a red number. The expected rates and the outliers follow below in
+/// words.
 pub(super) fn svg(report: &MeshReport) -> String {
     let edge = ((WIDTH - LEFT - RIGHT) / report.ranks.max(1) as f64).floor();
     let edge = edge.clamp(SHORTEST, LONGEST);
     let side = report.ranks as f64 * edge;
     let width = (LEFT + side + RIGHT).max(WIDTH);
     let lines = lines(report, ((width - LEFT - RIGHT) / CHARACTER) as usize);
-    // Below the title, the note of a simulation, and the scale with its labels.
+    // Below the title: the note about a simulation, and the scale with its labels.
     let scale = if report.simulated { 48.0 + LINE } else { 48.0 };
     let top = scale + 70.0;
     let words = top + side + 34.0;
@@ -55,7 +55,7 @@ pub(super) fn svg(report: &MeshReport) -> String {
     }
     draw_scale(report, scale, &mut text);
     draw_ranks(report, top, edge, &mut text);
-    // A later frame is above the cells before it.
+    // A later frame is drawn above the earlier cells.
     let (framed, plain): (Vec<&Cell>, Vec<&Cell>) = report
         .cells
         .iter()
@@ -69,7 +69,7 @@ pub(super) fn svg(report: &MeshReport) -> String {
     on_white((width, height), &text)
 }
 
-/// Draws which colour means which part of the expected rate, and from where on it passes.
+/// Draws the scale: which colour means which part of the expected rate, and from where on it passes.
 fn draw_scale(report: &MeshReport, y: f64, text: &mut String) {
     let (length, height) = SCALE;
     let gradient = Element::new("linearGradient")
@@ -147,7 +147,7 @@ fn draw_cell(report: &MeshReport, cell: &Cell, top: f64, edge: f64, text: &mut S
     }
 }
 
-/// Whether a rank is absent or an outlier as a whole.
+/// Returns whether a rank is absent or an outlier as a whole.
 fn is_named(report: &MeshReport, number: usize) -> bool {
     let is_it = |subject: OutlierSubject| match subject {
         OutlierSubject::Rank { rank, .. } => rank == number,
@@ -156,7 +156,7 @@ fn is_named(report: &MeshReport, number: usize) -> bool {
     report.absent.contains(&number) || report.outliers.iter().any(|it| is_it(it.subject))
 }
 
-/// What is expected, and the outliers with their causes, in lines of at most `width` characters.
+/// Returns the expected rates, and the outliers with their causes, in lines of at most `width` characters.
 fn lines(report: &MeshReport, width: usize) -> Vec<String> {
     let mut paragraphs: Vec<String> = report
         .expected
@@ -197,7 +197,7 @@ fn cell_title(report: &MeshReport, cell: &Cell) -> String {
     }
 }
 
-/// The colour of a cell by its part of the expected rate, and the colour of the letters in it.
+/// Returns the colour of a cell for its part of the expected rate, and the colour of its letters.
 fn color(part: f64) -> (String, &'static str) {
     let part = part.clamp(0.0, 1.0);
     let mixed = COLORS.windows(2).find_map(|pair| match pair {

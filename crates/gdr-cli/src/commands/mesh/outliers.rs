@@ -1,11 +1,11 @@
-//! The outliers of `gdr mesh` in words.
+//! Outliers of `gdr mesh` in words.
 
 use gdr_perf::mesh::{DoctorFinding, MeshReport, Outlier, OutlierSubject, RankSide};
 
-/// The most outliers that text and picture list.
+/// Maximum number of outliers that text and picture list.
 pub(super) const MOST_LISTED: usize = 16;
 
-/// What is slow, or failed, and how much.
+/// Returns what is slow, or failed, and how much.
 pub(super) fn sentence(report: &MeshReport, outlier: &Outlier) -> String {
     let named = |rank: usize| match report.host(rank) {
         Some(host) => format!("rank {rank} on {host}"),
@@ -36,7 +36,7 @@ pub(super) fn sentence(report: &MeshReport, outlier: &Outlier) -> String {
     }
 }
 
-/// Formats a share in percent. Below 1 % it has significant digits, so that it does not read as 0.
+/// Formats a share in percent. Below 1 % it keeps significant digits, so that it is not shown as 0.
 fn percent(part: f64) -> String {
     match part * 100.0 {
         percent if percent < 1.0 => crate::units::figure(percent),
@@ -44,8 +44,8 @@ fn percent(part: f64) -> String {
     }
 }
 
-/// What the doctor says about the outliers that are listed: a sentence for each finding, and one for the
-/// ranks for which it finds nothing.
+/// Returns what the doctor says about the listed outliers: a sentence for each finding, and one for the ranks without
+/// findings.
 pub(super) fn causes_of_all(report: &MeshReport) -> Vec<String> {
     let listed = report.outliers.iter().take(MOST_LISTED);
     let mut answers: Vec<_> = listed.flat_map(|outlier| &outlier.doctor).collect();
@@ -88,7 +88,7 @@ fn found(finding: &DoctorFinding) -> String {
     }
 }
 
-/// How many outliers are not listed, if any.
+/// Returns how many outliers are not listed, if any.
 pub(super) fn not_listed(report: &MeshReport) -> Option<String> {
     let more = report.outliers.len().saturating_sub(MOST_LISTED);
     (more > 0).then(|| format!("and {more} more, which --json lists"))

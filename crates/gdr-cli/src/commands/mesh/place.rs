@@ -1,4 +1,4 @@
-//! The place of a process among the ranks of `gdr mesh`.
+//! Place of a process among the ranks of `gdr mesh`.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ use gdr_perf::mesh::{HostFile, Launch, MOST_RANKS};
 use super::Options;
 use crate::exit::UsageError;
 
-/// The deadline of resolving the name of a host.
+/// Deadline of resolving a host name.
 const RESOLVER: Duration = Duration::from_secs(10);
 
-/// The place of this process among the ranks.
+/// Place of this process among the ranks.
 pub(super) struct Place {
     pub(super) rank: usize,
     pub(super) ranks: usize,
@@ -32,12 +32,13 @@ struct Known {
 }
 
 impl Place {
-    /// The options come first, then the host file or, without one, the launcher's environment.
+    /// Finds the place of this rank: from the options first, then from the host file or, without one, the launcher's
+    /// environment.
     pub(super) fn of(options: &Options) -> Result<Self> {
         let known = match (&options.host_file, options.rank) {
             (Some(path), _) => Known::by_host_file(path, options)?,
             (None, Some(_)) => Known {
-                // All of them are on this machine.
+                // All ranks are on this machine.
                 meet: "127.0.0.1".parse().ok(),
                 ..Known::default()
             },

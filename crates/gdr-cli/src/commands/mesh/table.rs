@@ -1,4 +1,4 @@
-//! The matrix of `gdr mesh` as text.
+//! Matrix of `gdr mesh` as text.
 
 use gdr_perf::mesh::{Cell, CellOutcome, Link, MeshReport};
 use gdr_perf::{Result, Wire};
@@ -9,7 +9,7 @@ use crate::counted::Counted;
 use crate::output::Output;
 use crate::units::figure;
 
-/// By what the packets of these directions went, as the end of a sentence.
+/// Returns which wire carried the packets of these directions, as the end of a sentence.
 fn wires(report: &MeshReport, link: Link) -> &'static str {
     let of_link = report.cells.iter().filter(|cell| cell.link == link);
     let mut wires = of_link.filter_map(|cell| match cell.outcome {
@@ -95,7 +95,7 @@ pub(super) fn write(report: &MeshReport, crowd: Option<Crowd>, output: &mut Outp
     })
 }
 
-/// The matrix in lines; the first has the ranks that were written to.
+/// Returns the matrix in lines; the first has the ranks that were written to.
 fn matrix(report: &MeshReport) -> Vec<String> {
     let ranks = || 0..report.ranks;
     let heads: Vec<String> = ranks().map(|rank| rank.to_string()).collect();
@@ -121,7 +121,7 @@ fn matrix(report: &MeshReport) -> Vec<String> {
     table.whole_lines()
 }
 
-/// A kind of link in words.
+/// Returns a kind of link in words.
 pub(super) fn name(link: Link) -> &'static str {
     match link {
         Link::SameHost => "on one host",
@@ -145,7 +145,8 @@ mod tests {
         if rank < 3 { "a" } else { "<b>" }.to_owned()
     }
 
-    /// Six ranks on two hosts: rank 1 sends slowly, rank 4 has ended, and from rank 3 to rank 2 it is slow.
+    /// Returns the report of six ranks on two hosts: rank 1 sends slowly, rank 4 has ended, and the direction from rank
+    /// 3 to rank 2 is slow.
     fn report() -> MeshReport {
         let directions = (0..RANKS).flat_map(|from| (0..RANKS).map(move |to| (from, to)));
         let cell = |(from, to): (usize, usize)| {
@@ -297,7 +298,7 @@ mod tests {
             sentences,
             [
                 "rank 4 on <b>: 10 of the 10 directions from and to it failed: rank 4 on <b> has ended",
-                // That the direction to rank 4 failed is explained already.
+                // The failure of the direction to rank 4 is already explained.
                 "rank 1 on a: 5 of the 5 directions from it at 1 % of the expected rate",
                 "rank 3 on <b> to rank 2 on a at 1 % of the expected rate",
             ]
@@ -317,11 +318,11 @@ mod tests {
         );
         assert_eq!(causes.len(), 3);
         let picture = heat_map::svg(&report);
-        // The numbers of both ranks, at a line and at a column.
+        // The numbers of both ranks, each at a row and at a column.
         assert_eq!(picture.matches("fill=\"#d1242f\"").count(), 4);
         assert_contains!(picture, "; outlier: rank 1 outgoing</title>");
         assert_contains!(picture, "the link has 4 of 16 lanes");
-        // What a peer sent is not markup.
+        // Text from a peer is not treated as markup.
         assert!(
             picture.contains("&lt;b&gt;") && !picture.contains("<b>"),
             "{picture}"

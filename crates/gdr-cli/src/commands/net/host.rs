@@ -1,7 +1,7 @@
-//! A host: namespaces, interfaces, and the processes that run there.
+//! A host: its namespaces, its interfaces, and the processes on it.
 //!
-//! A thread makes the namespaces, enters them and starts the processes. The first one is the `init` of the host:
-//! when it ends, the kernel ends all others there. It ends with its parent, whatever ends that.
+//! A thread creates and enters the namespaces and starts the processes. The first process is the host's `init`: when it
+//! ends, the kernel ends all others on the host. It ends with its parent, however that ends.
 
 use std::env;
 use std::ffi::OsString;
@@ -31,31 +31,31 @@ use crate::child_program::announced;
 use crate::exit::Exit;
 use crate::launch::LaunchError;
 
-/// The longest packet: with headers, one of RoCE's longest MTU.
+/// Maximum packet size: the largest MTU of RoCE plus headers.
 const MTU: u32 = 9000;
 
-/// The bridge of a rail, in the namespace between the hosts.
+/// Returns the bridge of a rail, in the namespace between the hosts.
 pub(super) const fn bridge(rail: u8) -> Index {
     Index(100 + rail as u32)
 }
 
-/// The address of a host on a rail.
+/// Returns the address of a host on a rail.
 pub(super) fn address(host: usize, rail: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, rail, host as u8 + 1)
 }
 
-/// The interface of a host on a rail.
+/// Returns the interface of a host on a rail.
 pub(super) fn interface(rail: u8) -> String {
     format!("eth{rail}")
 }
 
-/// What a host is made by.
+/// What a host is created from.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) host: usize,
     pub(super) rails: u8,
     pub(super) impairment: Impairment,
-    /// The file that is `/etc/hosts` there.
+    /// The file that becomes `/etc/hosts` there.
     pub(super) names: PathBuf,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Program {
     pub(super) environment: Vec<(&'static str, OsString)>,
 }
 
-/// A host. Dropping it ends all that runs there.
+/// A host. Dropping it ends everything that runs there.
 #[derive(Debug)]
 pub(super) struct Host {
     programs: Option<Sender<Program>>,
@@ -82,11 +82,11 @@ pub(super) struct Host {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread of a host says: that the host is there, or a program that it has started.
+/// Answer of a host's thread: that the host is ready, or a program that it has started.
 type Answer = Result<Option<Child>, LaunchError>;
 
 impl Host {
-    /// Begins to make a host.
+    /// Starts to create a host.
     pub(super) fn begin(plan: Plan) -> Result<Self, LaunchError> {
         let (programs, wanted) = channel();
         let (said, answers) = channel();
@@ -94,7 +94,7 @@ impl Host {
             let init = match Init::new(&plan) {
                 Ok(init) => init,
                 Err(error) => {
-                    // The other end is gone where another host failed.
+                    // If another host failed, the receiver is gone.
                     let _ = said.send(Err(error));
                     return;
                 }
@@ -124,13 +124,13 @@ impl Host {
     /// Starts a program.
     pub(super) fn start(&self, program: Program) -> Result<Child, LaunchError> {
         if let Some(programs) = &self.programs {
-            // A thread that is gone does not answer.
+            // A thread that has ended does not answer.
             let _ = programs.send(program);
         }
         self.answer()?.ok_or_else(gone)
     }
 
-    /// The thread answers after system calls that do not wait for others.
+    /// Waits for the thread's answer, which comes after system calls that do not wait for other processes.
     fn answer(&self) -> Answer {
         self.answers.recv().map_err(|_| gone())?
     }
@@ -143,7 +143,7 @@ fn gone() -> LaunchError {
 impl Drop for Host {
     fn drop(&mut self) {
         drop(self.programs.take());
-        // A panic of the thread was printed.
+        // The thread's panic was already printed.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -171,7 +171,7 @@ struct Init(Child);
 impl Init {
     /// Makes the host of the calling thread.
     fn new(plan: &Plan) -> Result<Self, LaunchError> {
-        // In the namespace between the hosts, where this thread still is.
+        // In the namespace between the hosts, which this thread is still in.
         let between = RouteSocket::open().map_err(NetworkError::of("a netlink socket"))?;
         NewNamespaces::Host
             .enter()
@@ -179,7 +179,7 @@ impl Init {
         connect(plan, &between)?;
         mounts(plan)?;
         sethostname(plan.name().as_bytes()).map_err(NetworkError::of("the host name"))?;
-        // A program that is started by a user other than root keeps only ambient capabilities.
+        // A program started by a user other than root keeps only ambient capabilities.
         let own = capabilities(None).map_err(NetworkError::of("the capabilities"))?;
         let mut inherited = own;
         inherited.inheritable |= CapabilitySet::SYS_ADMIN;
@@ -206,7 +206,7 @@ impl Init {
         let mut init = Self(child);
         let mut line = String::new();
         let output = init.0.stdout.take().into_iter();
-        // It writes a line or ends.
+        // The process either writes a line or ends.
         for output in output {
             BufReader::new(output)
                 .read_line(&mut line)
@@ -221,7 +221,7 @@ impl Init {
 
 impl Drop for Init {
     fn drop(&mut self) {
-        // Errors mean that it has ended. The kernel ends all others of the host before it can be waited for.
+        // Errors mean that it has ended. The kernel ends all other processes of the host before it can be waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -258,7 +258,7 @@ fn connect(plan: &Plan, between: &RouteSocket) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// Gives the host files of its own. What a container forbids stays as it is outside, except names.
+/// Gives the host its own files. Except for the names, what a container forbids stays as it is outside.
 fn mounts(plan: &Plan) -> Result<(), NetworkError> {
     let private = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", private).map_err(NetworkError::of("the mounts"))?;
@@ -277,10 +277,10 @@ fn mounts(plan: &Plan) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// The word of an `init` whose host is complete.
+/// Printed by an `init` whose host is complete.
 const READY: &str = "ready";
 
-/// The first process of a host: takes the processes that lost their parents, until standard input ends.
+/// Runs as the first process of a host: adopts orphaned processes until standard input ends.
 pub(super) fn init() -> Exit {
     match prepare() {
         Ok(()) => println!("{READY}"),

@@ -1,4 +1,4 @@
-//! The ranks of a job, from their start until all have ended.
+//! Ranks of a job, from their start until all have ended.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -28,7 +28,7 @@ pub(super) enum Stream {
     Error,
 }
 
-/// What happens while a job runs.
+/// Events of a running job.
 enum Event {
     Line(Stream, Vec<u8>),
     /// A stream of a rank has ended.
@@ -42,7 +42,7 @@ enum Event {
 pub(super) struct Ending {
     pub(super) ended: Ended,
     pub(super) after: Duration,
-    /// Whether it was asked to end, because another one had failed or by a signal.
+    /// Whether it was told to end, because another rank had failed or a signal arrived.
     pub(super) was_asked: bool,
 }
 
@@ -72,28 +72,28 @@ pub(super) struct Job {
     ranks: Vec<Rank>,
     events: Receiver<Event>,
     sender: SyncSender<Event>,
-    /// The streams that are open.
+    /// Number of open streams.
     streams: usize,
     output: Stream,
     started: Instant,
-    /// How long ranks may go on after they were asked to end.
+    /// How long ranks may continue after they were told to end.
     grace: Duration,
     phase: Phase,
 }
 
-/// What the ranks that are left may do.
+/// What the remaining ranks may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// They were asked to end, and are killed at this time.
+    /// They were told to end, and are killed at this time.
     Ending(Instant),
     Killed,
 }
 
 impl Job {
-    /// A job without ranks, whose output goes there.
+    /// Creates a job without ranks, whose output goes there.
     pub(super) fn new(output: Stream, grace: Duration) -> Result<Self, LaunchError> {
-        /// Lines that wait to be written.
+        /// Maximum number of lines waiting to be written.
         const WAITING: usize = 256;
         let (sender, events) = sync_channel(WAITING);
         watch_signals(sender.clone())?;
@@ -127,7 +127,7 @@ impl Job {
         let (index, sender) = (self.ranks.len(), self.sender.clone());
         spawned(move || {
             if let Ok(status) = child.wait() {
-                // The job is gone where gdr ends.
+                // If gdr is ending, the job is gone.
                 let _ = sender.send(Event::Ended(index, status));
             }
         })?;
@@ -139,7 +139,7 @@ impl Job {
         Ok(())
     }
 
-    /// Waits until all ranks have ended, and ends the hosts. The ranks' lines go to the output.
+    /// Waits until all ranks have ended, writing their lines to the output, and ends the hosts.
     pub(super) fn finish(
         mut self,
         mut hosts: Vec<Host>,
@@ -149,7 +149,7 @@ impl Job {
         loop {
             let is_over = self.ranks.iter().all(|rank| rank.ending.is_some());
             if is_over {
-                // What ranks have left there ends too.
+                // This also ends what the ranks have left there.
                 hosts.clear();
             }
             if is_over && self.streams == 0 {
@@ -182,10 +182,10 @@ impl Job {
         }
     }
 
-    /// The next event; none when the deadline has come.
+    /// Waits for the next event; returns `None` once the deadline has passed.
     fn next(&self) -> Option<Event> {
         let Phase::Ending(deadline) = self.phase else {
-            // The programs decide how long this takes, or the kernel, which kills them. The job itself has a sender.
+            // The programs decide how long this takes, or the kernel, which kills them. The job itself holds a sender.
             return self.events.recv().ok();
         };
         let left = deadline.saturating_duration_since(Instant::now());
@@ -268,8 +268,8 @@ fn watch_signals(sender: SyncSender<Event>) -> Result<(), LaunchError> {
     })
 }
 
-/// Sends the lines of a stream, each with the prefix, until it ends. A part of a line that is as long as
-/// [`LONGEST`] is one of its own.
+/// Sends the lines of a stream, each with the prefix, until it ends. A partial line of [`LONGEST`] bytes counts as a
+/// line of its own.
 fn forward(from: std::fs::File, prefix: &str, to: Stream, sender: &SyncSender<Event>) {
     let mut from = BufReader::new(from);
     loop {

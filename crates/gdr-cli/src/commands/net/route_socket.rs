@@ -1,4 +1,4 @@
-//! Interfaces, addresses and queueing disciplines by rtnetlink(7).
+//! Interfaces, addresses and queueing disciplines, through rtnetlink(7).
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -21,16 +21,16 @@ const NEW_ADDRESS: u16 = 20;
 const NEW_QDISC: u16 = 36;
 const AF_INET: u8 = 2;
 
-/// An interface's number in its network namespace.
+/// Index of an interface in its network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Index(pub(super) u32);
 
 impl Index {
-    /// The loopback interface, the first one of each namespace.
+    /// The loopback interface, the first one of every namespace.
     pub(super) const LOOPBACK: Self = Self(1);
 }
 
-/// The two ends of a virtual cable: a port of a bridge here, and an interface in another namespace.
+/// Both ends of a virtual cable: a port of a bridge here, and an interface in another namespace.
 #[derive(Debug)]
 pub(super) struct Cable<'a> {
     pub(super) port: (Index, String),
@@ -40,13 +40,13 @@ pub(super) struct Cable<'a> {
     pub(super) mtu: u32,
 }
 
-/// What a link does to the packets that are sent by it.
+/// What a link does to the packets sent over it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Impairment {
     pub(super) latency: Option<Duration>,
     /// Bits in a second.
     pub(super) rate: Option<u64>,
-    /// The share of packets, 0 to 1.
+    /// Share of lost packets, 0 to 1.
     pub(super) loss: Option<f64>,
 }
 
@@ -105,7 +105,7 @@ impl RouteSocket {
     /// Adds an address of a network of 256.
     pub(super) fn add_address(&self, index: Index, address: Ipv4Addr) -> Result<(), Errno> {
         let mut message = Message::new(NEW_ADDRESS, CREATE | EXCLUSIVE);
-        // `struct ifaddrmsg`: family, length of the prefix, flags, scope, interface.
+        // `struct ifaddrmsg`: family, prefix length, flags, scope, interface.
         message.bytes(&[AF_INET, 24, 0, 0]);
         message.bytes(&index.0.to_ne_bytes());
         let [a, b, c, _] = address.octets();
@@ -164,7 +164,7 @@ const INFO_KIND: u16 = 1;
 const INFO_DATA: u16 = 2;
 const PEER_OF_VETH: u16 = 1;
 
-/// A request that the kernel acknowledges: attributes, and attributes in them.
+/// A request that the kernel acknowledges: attributes, possibly nested.
 struct Message(Vec<u8>);
 
 impl Message {
@@ -208,7 +208,7 @@ impl Message {
         self.text(LINK_NAME, name);
     }
 
-    /// `struct ifinfomsg`: family and type, interface, flags, and which of them change.
+    /// Appends `struct ifinfomsg`: family and type, interface, flags, and the mask of changed flags.
     fn interface(&mut self, index: Index, flags: u32) {
         self.bytes(&[0; 4]);
         for word in [index.0, flags, flags] {
@@ -216,15 +216,15 @@ impl Message {
         }
     }
 
-    /// `struct tc_netem_qopt` and its attributes (linux/pkt_sched.h).
+    /// Appends `struct tc_netem_qopt` and its attributes (linux/pkt_sched.h).
     fn netem(&mut self, impairment: &Impairment) {
-        /// More packets than a fast link delays; a slow one drops what is beyond.
+        /// More packets than a fast link delays. A slow link drops what exceeds this.
         const LIMIT: u32 = 10_000;
         const RATE: u16 = 6;
         const RATE64: u16 = 8;
         const LATENCY64: u16 = 10;
         let loss = impairment.loss.unwrap_or(0.0) * f64::from(u32::MAX);
-        // Latency in ticks, which is in an attribute; limit, loss, gap, duplicates, jitter.
+        // Latency in ticks (0, as it is in an attribute), limit, loss, gap, duplicates, jitter.
         for word in [0, LIMIT, loss as u32, 0, 0, 0] {
             self.bytes(&word.to_ne_bytes());
         }
@@ -238,7 +238,7 @@ impl Message {
             if short == u32::MAX {
                 self.attribute(RATE64, |it| it.bytes(&bytes.to_ne_bytes()));
             }
-            // The overhead of packets, and cells, are 0.
+            // Packet overhead and cell sizes are 0.
             self.attribute(RATE, |it| {
                 for word in [short, 0, 0, 0] {
                     it.bytes(&word.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! What the client chooses for both ends, by the options that say it.
+//! What the client chooses for both ends, by option.
 
 use gdr_perf::ChosenPart;
 use gdr_perf::transfer::{
@@ -7,7 +7,7 @@ use gdr_perf::transfer::{
 
 type Value = fn(&Request) -> String;
 
-/// Each argument, its name, and its value. A server that was given one serves a client that chose the same.
+/// Each argument with its name and its value. If a server was given one, it only serves clients that chose the same.
 const CHOICES: [(&str, &str, Value); 26] = [
     ("verb", "the verb", |it| it.plan.verb.to_string()),
     ("size", "--size", sizes),
@@ -69,7 +69,7 @@ const CHOICES: [(&str, &str, Value); 26] = [
     }),
 ];
 
-/// The choices, each with the argument that says it.
+/// Returns the choices, each with the argument that says it.
 pub(super) fn parts() -> [(&'static str, ChosenPart<Request>); CHOICES.len()] {
     CHOICES.map(|(id, name, value)| (id, ChosenPart { name, value }))
 }

@@ -1,4 +1,4 @@
-//! The options of perftest: what `gdr perf` takes by their names, and what it says of the others.
+//! Options of perftest: the ones that `gdr perf` accepts by their names, and hints for the others.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gdr_perf::transfer::MinimumRate;
@@ -91,7 +91,7 @@ pub(super) struct PerftestOptions {
     _disable_pcie_relaxed: bool,
 }
 
-/// What every queue pair is.
+/// The only supported value of an option: every queue pair is reliable.
 #[derive(Clone, Copy, Debug)]
 struct Reliable;
 
@@ -126,7 +126,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 impl PerftestOptions {
-    /// The lowest rate of `--limit_bw`.
+    /// Returns the lowest rate of `--limit_bw`.
     pub(super) fn minimum_rate(&self) -> Option<MinimumRate> {
         let unit = match self.report_gbits {
             true => 0.125,
@@ -137,7 +137,7 @@ impl PerftestOptions {
         })
     }
 
-    /// The file of `--out_json` and `--out_json_file`.
+    /// Returns the file of `--out_json` and `--out_json_file`.
     pub(super) fn document(&self) -> Option<&std::path::Path> {
         const USUAL: &str = "perftest_out.json";
         let usual = self.out_json.then(|| USUAL.as_ref());
@@ -161,7 +161,7 @@ const POLLING: &str = "gdr perf always polls, and takes all available completion
 const QUANTILES: &str =
     "--wide shows quantiles up to p99.99, and --json has every latency in a histogram";
 
-/// Options, a short name before the long one, and what helps instead of each. Of perftest 4.5 to its version of July 2026.
+/// Options of perftest 4.5 up to its version of July 2026, with the short name first, and what to use instead of each.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
         "e events, X vector, cqe_poll, disable_dynamic_polling",
@@ -326,7 +326,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Short name, or nothing; long name; what helps instead.
+/// Returns short name (or nothing), long name, and what to use instead.
 fn elsewhere() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     ELSEWHERE.iter().flat_map(|(options, words)| {
         options.split(", ").map(|option| {
@@ -336,7 +336,7 @@ fn elsewhere() -> impl Iterator<Item = (&'static str, &'static str, &'static str
     })
 }
 
-/// What `error` says of an argument that clap does not know, if it is an option of perftest.
+/// Returns the hint for an argument that clap reports as unknown in `error`, if it is an option of perftest.
 pub(crate) fn instead(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
@@ -362,7 +362,7 @@ mod tests {
     use super::*;
     use crate::cli;
 
-    /// The options of perftest: the versions 4.5-0.17 and 26.07, letters before names.
+    /// Options of perftest 4.5-0.17 and 26.07, letters before names.
     const PERFTEST: &str = include_str!("perftest-options.txt");
 
     fn perf() -> clap::Command {
@@ -385,7 +385,7 @@ mod tests {
             let (short, long) = line.split_once(' ').unwrap_or(("", line));
             let answered = elsewhere().find(|(_, name, _)| *name == long);
             match (taken(long), answered) {
-                // The same letter means the same.
+                // The same letter has the same meaning.
                 (Some(argument), None) if !short.is_empty() => {
                     assert_eq!(argument.get_short(), short.chars().next(), "{long}");
                 }

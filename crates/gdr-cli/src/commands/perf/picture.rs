@@ -1,4 +1,4 @@
-//! The curve of `gdr perf` over the sizes.
+//! Curve of `gdr perf` over the sizes.
 
 use gdr_perf::transfer::{Metric, TransferReport, TransferRow};
 
@@ -6,7 +6,7 @@ use super::table::{end_in_words, plan_in_words};
 use crate::chart::{BLUE, Chart, Curve, ORANGE, Panel, Scale};
 use crate::units::figure;
 
-/// The picture of a report: the rate, or the median and the 99th percentile of the latency.
+/// Returns the picture of a report: the rate, or the median and the 99th percentile of the latency.
 pub(super) fn svg(report: &TransferReport) -> String {
     let curve = |name: &str, color, show, value: fn(&TransferRow) -> f64| Curve {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! The table of `gdr perf`, row by row.
+//! Table of `gdr perf`, printed row by row.
 
 use gdr_perf::Result;
 use gdr_perf::transfer::{
@@ -10,7 +10,7 @@ use crate::commands::describe;
 use crate::figures::{Cell, Column, FigureOptions, Figures, SIMULATED};
 use crate::output::Output;
 
-/// The columns of a row: the measured figure's are always shown.
+/// Returns the columns of a row: the measured figure's are always shown.
 fn columns(metric: Metric) -> Vec<Column> {
     let rates: fn(_, _, _) -> Column = match metric {
         Metric::Bandwidth => Column::new,
@@ -45,7 +45,7 @@ fn columns(metric: Metric) -> Vec<Column> {
     ]
 }
 
-/// The cells of [`columns`].
+/// Returns the cells of [`columns`].
 fn cells(verb: Verb, row: &TransferRow, is_simulated: bool) -> Vec<Cell> {
     let us = |ns: f64| Cell::Figure(ns / 1000.0);
     let latency = &row.latency.summary;
@@ -77,7 +77,7 @@ fn cells(verb: Verb, row: &TransferRow, is_simulated: bool) -> Vec<Cell> {
     ]
 }
 
-/// A table that is written while it is measured.
+/// A table that is printed while the measurement runs.
 pub(super) struct Table {
     options: FigureOptions,
     figures: Figures,
@@ -101,7 +101,7 @@ impl Table {
                 output.line(format_args!("waiting   for a client at {address}"))
             }
             TransferEvent::Ready(report) => {
-                // The client chooses what is measured.
+                // The client chooses what to measure.
                 *self = Self {
                     is_simulated: report.simulated,
                     ..Self::new(report.plan.verb, self.options)
@@ -116,7 +116,7 @@ impl Table {
         }
     }
 
-    /// A line of the table.
+    /// Returns a line of the table.
     fn row(&self, row: &TransferRow) -> String {
         self.figures.row(&cells(self.verb, row, self.is_simulated))
     }
@@ -166,7 +166,7 @@ fn introduce(report: &TransferReport, output: &mut Output) -> Result<()> {
     output.line("")
 }
 
-/// What was measured, and under which load.
+/// Returns what was measured, and under which load.
 pub(super) fn plan_in_words(report: &TransferReport) -> String {
     let plan = &report.plan;
     let mut words = format!("{}, path MTU {}", plan.verb, report.path_mtu);
@@ -190,7 +190,7 @@ pub(super) fn plan_in_words(report: &TransferReport) -> String {
     words
 }
 
-/// An end in words. The texts of a peer were escaped when they arrived.
+/// Returns an end in words. Texts from a peer were escaped on arrival.
 pub(super) fn end_in_words(end: &TransferEnd) -> String {
     let mut words = match &end.process.host {
         Some(host) => format!("{host}: "),
@@ -231,7 +231,7 @@ pub(super) mod tests {
     use super::*;
     use crate::units::figure;
 
-    /// A report with figures that all differ.
+    /// Returns a report with figures that all differ.
     pub(in super::super) fn report(verb: Verb) -> TransferReport {
         let end = |address: &str| TransferEnd {
             process: ProcessFacts {
@@ -301,7 +301,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The lines of a table, split into cells.
+    /// Returns the lines of a table, split into cells.
     fn table(report: &TransferReport, csv: bool, separator: &str) -> Vec<Vec<String>> {
         let options = match csv {
             true => FigureOptions::csv(),

@@ -6,14 +6,14 @@ use gdr_perf::transfer::{Amount, Plan, TransferEvent};
 
 use crate::progress::Progress;
 
-/// How far a measurement is.
+/// Progress of a measurement.
 pub(super) struct Waiting {
     progress: Progress,
     /// `None` until both ends are connected.
     plan: Option<Plan>,
-    /// How many sizes are measured.
+    /// Number of sizes measured so far.
     done: usize,
-    /// When the size at hand was begun.
+    /// When the current size was started.
     since: Instant,
 }
 
@@ -48,9 +48,9 @@ impl Waiting {
     }
 }
 
-/// The size after `done` others, and how long it has been measured.
+/// Returns the size after `done` others, and how long it has been measured.
 fn what(plan: &Plan, done: usize, elapsed: Duration) -> String {
-    // A measurement without an end begins its sizes again.
+    // An endless measurement starts over with the first size.
     let size = (plan.sizes.iter().cycle().nth(done))
         .map_or_else(String::new, |size| format!("sizes, {size} bytes for "));
     let seconds = elapsed.as_secs();

@@ -1,4 +1,4 @@
-//! `--chaos`: a program whose devices misbehave, and what struck it.
+//! `--chaos`: runs a program with misbehaving devices, and reports what struck it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,12 +15,12 @@ use crate::progress;
 /// The variables of the library.
 const SCENARIO: &str = "GDR_CHAOS";
 const LOG: &str = "GDR_CHAOS_LOG";
-/// The end of the names of scenario files.
+/// Extension of scenario files.
 const TOML: &str = "toml";
-/// How many strikes are printed, unless they are in a file.
+/// Maximum number of strikes to print, unless they go to a file.
 const PRINTED: usize = 50;
 
-/// A scenario, and where its faults are reported.
+/// A scenario, and where to report its faults.
 #[derive(Debug)]
 pub(crate) struct ChaosRun {
     scenario: Scenario,
@@ -29,37 +29,37 @@ pub(crate) struct ChaosRun {
     folder: Option<TempDir>,
 }
 
-/// The scenario was not applied.
+/// Why the scenario was not applied.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChaosError {
     /// The file of the scenario cannot be read.
     #[error("--chaos {}: {source}", .path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    /// The file of the scenario is wrong.
+    /// The scenario file is invalid.
     #[error("--chaos {}: {error}", .path.display())]
     File {
         path: PathBuf,
         error: Box<ScenarioError>,
     },
-    /// The scenario in the command line is wrong.
+    /// The scenario on the command line is invalid.
     #[error("--chaos: {0}")]
     Inline(Box<ScenarioError>),
     /// The log cannot be written or read.
     #[error("--chaos-log {}: {source}", .path.display())]
     Log { path: PathBuf, source: io::Error },
-    /// No process opened a device of gdr.
+    /// No process opened one of gdr's devices.
     #[error(
         "the scenario was not applied, because no process opened one of gdr's devices; `gdr run --require-rdma` \
          shows how far each process got"
     )]
     NoDevice,
-    /// Rules that select where to strike, and never did.
+    /// Rules that select where to strike, but never did.
     #[error("the scenario was not fully applied: {} never struck, because nothing matched", .0.join(", "))]
     NeverStruck(Vec<String>),
 }
 
 impl ChaosError {
-    /// The status of `gdr run`.
+    /// Returns the status of `gdr run`.
     pub(crate) const fn exit(&self) -> Exit {
         match self {
             Self::Unreadable { .. } | Self::File { .. } | Self::Inline(_) => Exit::Usage,
@@ -97,7 +97,7 @@ pub(crate) struct Strikes {
 }
 
 impl ChaosRun {
-    /// `log` is the file that the user named.
+    /// Prepares a run. `log` is the file that the user named.
     pub(crate) fn new(scenario: Scenario, log: Option<&Path>) -> Result<Self> {
         let (log, folder) = match log {
             Some(log) => (std::path::absolute(log)?, None),
@@ -122,7 +122,7 @@ impl ChaosRun {
         })
     }
 
-    /// What the library has to know.
+    /// Returns what the library has to know.
     pub(crate) fn variables(&self) -> [(&'static str, OsString); 2] {
         [
             (SCENARIO, self.scenario.to_string().into()),

@@ -1,9 +1,9 @@
-//! `--mount`: the files of devices for programs that call the kernel themselves.
+//! `--mount`: device files for programs that make system calls themselves.
 //!
-//! The library answers the C library's functions only. Here the kernel shows the same files: in a mount namespace of
-//! the program, folders of `/sys` are overlays of the kernel's and of a copy of the library's files. A process
-//! of this command makes the copy with the library preloaded: what it finds by the C library and the kernel does not
-//! have is the library's.
+//! The library only intercepts functions of the C library. With `--mount`, the kernel shows the same files: in a mount
+//! namespace of the program, folders of `/sys` are overlays of the kernel's files and a copy of the library's files. A
+//! process of this command makes the copy with the library preloaded: files that it finds through the C library, but
+//! not through the kernel, are the library's.
 
 use std::env;
 use std::ffi::{CString, OsString};
@@ -27,10 +27,9 @@ use tempfile::TempDir;
 
 use crate::launch::LaunchError;
 
-/// The folders of `/sys` with files of devices. Nothing is mounted below them, so that they can be in an overlay
-/// without privileges.
+/// Folders of `/sys` with device files. Nothing is mounted below them, so they can be overlaid without privileges.
 const FOLDERS: [&str; 3] = ["class", "bus/pci/devices", "devices"];
-/// The folders whose entries are links to devices, or hold them.
+/// Folders whose entries are links to devices, or contain them.
 const CLASSES: [&str; 6] = [
     "class/infiniband",
     "class/infiniband_verbs",
@@ -39,11 +38,12 @@ const CLASSES: [&str; 6] = [
     "class/pci_bus",
     "bus/pci/devices",
 ];
-/// Folders that are left out: their files change, and a copy would not.
+/// Folders that are left out, because their files change and a copy would not.
 const CHANGING: [&str; 2] = ["counters", "hw_counters"];
-/// How long the copy of a few hundred small files may take.
+/// How long copying a few hundred small files may take.
 const COPYING: Duration = Duration::from_secs(60);
-/// The variable with the number of the first character device: the library cannot count the kernel's any more.
+/// Variable with the number of the first character device, because the library can no longer count the kernel's
+/// devices.
 const FIRST_NODE: &str = "GDR_VERBS_FIRST_NODE";
 
 /// Why the files cannot be mounted.
@@ -73,15 +73,15 @@ impl MountError {
     }
 }
 
-/// Mounts the files of the devices that this environment makes, for this process and those that it starts; returns
-/// what to add to the environment.
+/// Mounts the device files for this environment, for this process and the processes that it starts; returns what to add
+/// to the environment.
 pub(super) fn show(
     environment: &[(&'static str, OsString)],
 ) -> Result<(&'static str, OsString), LaunchError> {
     enter().map_err(MountError::NotPermitted)?;
     let private = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", private).map_err(MountError::of("/"))?;
-    // Its files are gone with the namespace.
+    // The files disappear with the namespace.
     let folder = TempDir::new().map_err(MountError::of("a temporary folder"))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount("tmpfs", folder.path(), "tmpfs", flags, Some(c"mode=755"))
@@ -133,7 +133,7 @@ fn overlay(own: &Path, place: &Path) -> Result<(), MountError> {
     mounted.map_err(failed)
 }
 
-/// Waits for a process that this one has started; one that takes longer than `limit` is ended.
+/// Waits for a process that this one has started, and kills it after `limit`.
 fn wait(process: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
     let until = Instant::now() + limit;
     let ended = pidfd_open(Pid::from_child(process), PidfdFlags::empty())?;
@@ -153,7 +153,7 @@ fn wait(process: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
     }
 }
 
-/// The number of the first character device, as the library counted when its files were copied to this folder.
+/// Returns the number of the first character device, as the library counted when its files were copied to this folder.
 fn first_node(copy: &Path) -> io::Result<u32> {
     let nodes = match fs::read_dir(copy.join("class/infiniband_verbs")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -166,7 +166,7 @@ fn first_node(copy: &Path) -> io::Result<u32> {
     Ok(numbers.min().unwrap_or(0))
 }
 
-/// Copies the library's files to a folder that stands for `/sys`. This process has the library preloaded.
+/// Copies the library's files to a folder that stands for `/sys`. The library must be preloaded into this process.
 pub(super) fn copy(to: &Path) -> io::Result<()> {
     for class in CLASSES {
         let folder = Path::new("/sys").join(class);

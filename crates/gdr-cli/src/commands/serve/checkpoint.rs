@@ -1,4 +1,4 @@
-//! Checkpoints that become objects: safetensors files.
+//! Checkpoints offered as objects: safetensors files.
 
 use std::fs::File;
 use std::io;
@@ -40,7 +40,7 @@ impl FromStr for CheckpointSpec {
     }
 }
 
-/// A file that is to be served: the object with the tensors, and their checksums.
+/// A file to serve: the object with the tensors, and their checksums.
 pub(super) struct Checkpoint {
     pub(super) object: ObjectSpec,
     pub(super) content: ContentSpec,
@@ -49,7 +49,7 @@ pub(super) struct Checkpoint {
 }
 
 impl CheckpointSpec {
-    /// Reads the file: its header, so that only a checkpoint is served, and the checksums of its tensors.
+    /// Reads the file's header, so that only a valid checkpoint is served, and computes the checksums of its tensors.
     pub(super) fn open(&self, location: SpecLocation) -> Result<Checkpoint> {
         let (name, sums) = self
             .sums()
@@ -92,7 +92,7 @@ impl CheckpointSpec {
 impl Checkpoint {
     /// Makes the object with the checksums, and publishes them.
     pub(super) fn offer_sums(&self, server: &ObjectServer) -> Result<Object> {
-        /// How long a publication to an object may take that no peer knows yet.
+        /// How long publishing to an object may take while no peer knows it.
         const LIMIT: Duration = Duration::from_secs(10);
         let bytes = self.sums.bytes();
         let shape = Shape::row(bytes.len() as u64 / Element::U64.size())?;

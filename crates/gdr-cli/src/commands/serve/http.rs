@@ -1,4 +1,4 @@
-//! A small HTTP server for monitoring: GET and HEAD, one request a connection, everything bounded.
+//! A small HTTP server for monitoring: GET and HEAD, one request per connection, everything bounded.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest head of a request.
+/// Maximum length of a request's head.
 const LONGEST_HEAD: usize = 8 << 10;
-/// Connections that are served at a time.
+/// Maximum number of connections to serve at a time.
 const MOST_CLIENTS: usize = 8;
-/// How long a client may take, from the connection to the end of the answer.
+/// How long a client may take, from the connection to the end of the response.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long a client that is not served may take.
+/// How long a refused client may take.
 const BRIEF: Duration = Duration::from_millis(200);
-/// The pause after an error of accept(2), such as too many open files.
+/// Pause after an error of accept(2), such as too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The status of an answer.
+/// Status of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     Ok,
@@ -61,7 +61,7 @@ struct Request<'a> {
     path: &'a str,
 }
 
-/// Answers requests by `page`, which returns the text of a path, until the process ends.
+/// Answers requests with `page`, which returns the text for a path, until the process ends.
 pub(super) fn serve(
     listener: TcpListener,
     page: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
@@ -87,12 +87,12 @@ pub(super) fn serve(
 /// Returns the text of a path.
 type Page = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// Serves a client in a thread, or refuses it if there are too many.
+/// Serves a client on a thread, or refuses it if there are too many.
 fn accept(mut stream: TcpStream, page: &Arc<Page>, clients: &Arc<AtomicUsize>) {
     let client = Client::enter(clients);
     let Some(client) = client else {
         let answer = answer(Status::Busy, Method::Get, "too many clients\n");
-        // Best effort: the client sees at least that the connection ends.
+        // Best effort: the client at least sees the connection end.
         let _ = write(&stream, &answer, Instant::now() + BRIEF);
         return;
     };
@@ -110,13 +110,13 @@ fn accept(mut stream: TcpStream, page: &Arc<Page>, clients: &Arc<AtomicUsize>) {
     }
 }
 
-/// A client that is counted.
+/// A client that counts towards the limit.
 struct Client(Arc<AtomicUsize>);
 
 impl Client {
     fn enter(clients: &Arc<AtomicUsize>) -> Option<Self> {
         let client = Self(Arc::clone(clients));
-        // On drop it is taken off again.
+        // Undone on drop.
         (clients.fetch_add(1, Ordering::Relaxed) < MOST_CLIENTS).then_some(client)
     }
 }
@@ -165,7 +165,7 @@ fn read_head(stream: &mut TcpStream, deadline: Instant) -> io::Result<Result<Vec
     }
 }
 
-/// Where the head ends; lines may end without a carriage return (RFC 9112, 2.2).
+/// Returns where the head ends. Lines may end without a carriage return (RFC 9112, 2.2).
 fn end_of_head(head: &[u8]) -> Option<usize> {
     let crlf = head.windows(4).position(|four| four == b"\r\n\r\n");
     let lf = head.windows(2).position(|two| two == b"\n\n");
@@ -203,7 +203,7 @@ fn parse(head: &[u8]) -> Result<Request<'_>, Status> {
     Ok(Request { method, path })
 }
 
-/// The bytes of an answer.
+/// Returns the bytes of an answer.
 fn answer(status: Status, method: Method, text: &str) -> Vec<u8> {
     let allow = match status {
         Status::MethodNotAllowed => "Allow: GET, HEAD\r\n",
@@ -233,17 +233,17 @@ fn write(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Res
             Err(error) => return Err(error),
         }
     }
-    // Without it, bytes of the request that were not read reset the connection with the answer.
+    // Without this, unread bytes of the request would reset the connection before the response arrives.
     stream.shutdown(std::net::Shutdown::Write)
 }
 
-/// The time until a deadline, which is not zero; `None` once it has passed.
+/// Returns the nonzero time until a deadline; `None` once it has passed.
 fn left(deadline: Instant) -> Option<Duration> {
     Some(deadline.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
 }
 
 fn is_retry(error: &io::Error) -> bool {
-    // A time-out is WouldBlock or TimedOut; whether the deadline has passed is seen at the next turn.
+    // A timeout is WouldBlock or TimedOut. The next iteration checks the deadline.
     matches!(
         error.kind(),
         ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut
@@ -266,13 +266,13 @@ mod tests {
         address
     }
 
-    /// What is answered to these bytes.
+    /// Sends these bytes and returns the answer.
     fn ask(address: SocketAddr, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
-        // The server may close before all is sent.
+        // The server may close the connection before everything is sent.
         let _ = stream.write_all(bytes);
         let mut text = Vec::new();
         let _ = stream.read_to_end(&mut text);
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_head_without_end_is_refused_when_it_is_too_long() {
         let text = ask(started(), &[b'a'; 2 * LONGEST_HEAD]);
-        // The answer may be lost with the bytes that the server did not read.
+        // The response may be lost with the bytes that the server did not read.
         assert!(
             text.is_empty() || text.starts_with("HTTP/1.1 431 "),
             "{text}"
@@ -318,7 +318,7 @@ mod tests {
         let silent: Vec<_> = (0..3 * MOST_CLIENTS)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect();
-        // While they are there a client may be refused, and it is served once their time is over.
+        // While they are connected, a client may be refused. It is served once their time is over.
         let deadline = Instant::now() + Duration::from_secs(60);
         while !ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 ") {
             assert!(Instant::now() < deadline, "it is never served");

@@ -1,4 +1,4 @@
-//! What `gdr serve` counts, in Prometheus' text format.
+//! Counters of `gdr serve` in Prometheus' text format.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Weak;
@@ -10,13 +10,13 @@ use gdr_render::prometheus::{Metrics, labels};
 
 use super::{Served, http};
 
-/// Answers at `address`; returns the address with its port.
+/// Serves metrics at `address`; returns the address with its port.
 pub(super) fn serve(address: SocketAddr, served: Weak<Served>) -> Result<SocketAddr> {
     let failed = || format!("--metrics {address} cannot be listened at");
     let listener = TcpListener::bind(address).with_context(failed)?;
     let bound = listener.local_addr().with_context(failed)?;
     let page = move |path: &str| {
-        // Without it the command is ending.
+        // Without it, the command is ending.
         let served = served.upgrade().filter(|_| path == "/metrics")?;
         let objects = served.server.objects();
         let with_readers = objects.iter();
@@ -27,7 +27,7 @@ pub(super) fn serve(address: SocketAddr, served: Weak<Served>) -> Result<SocketA
     Ok(bound)
 }
 
-/// The text of a page.
+/// Renders a page as text.
 fn render(stats: ServerStats, objects: Vec<(&ObjectInfo, usize)>) -> String {
     let mut metrics = Metrics::default();
     for (name, kind, help, value) in [

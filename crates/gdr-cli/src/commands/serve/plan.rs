@@ -1,4 +1,4 @@
-//! The objects of a command line, each with its content.
+//! Objects of a command line, each with its content.
 
 use anyhow::Result;
 use gdr_object::{ObjectName, Shape};
@@ -55,7 +55,7 @@ impl<'a> Plan<'a> {
         Ok(plans)
     }
 
-    /// The plan of the object that a content is for.
+    /// Returns the plan of the object that a content is for.
     fn of<'b>(
         plans: &'b mut [Self],
         name: Option<&ObjectName>,
@@ -76,7 +76,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// The shape of the object, and its content.
+    /// Returns the shape of the object, and its content.
     pub(super) fn open(&self) -> Result<(Shape, Option<ContentReader>)> {
         let mut content = self.content.map(ContentReader::open).transpose()?;
         let shape = match (&self.spec.shape, &mut content) {

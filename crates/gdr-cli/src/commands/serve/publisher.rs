@@ -11,11 +11,11 @@ use gdr_object::{Deadline, Epoch, Error, Object, ObjectName};
 
 use crate::object_content::ContentReader;
 
-/// How long an attempt to publish waits for a follower of a ring that blocks.
+/// How long an attempt to publish waits for a follower of a blocking ring.
 const ATTEMPT: Duration = Duration::from_millis(200);
-/// The pause after an attempt that found the object busy.
+/// Pause after an attempt that found the object busy.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How often it is said that the ring is full.
+/// How often to repeat that the ring is full.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
 /// The content of an object.
@@ -36,11 +36,11 @@ impl Publisher {
         Self { object, content }
     }
 
-    /// Publishes in a thread. The thread is not joined: it may wait for standard input.
+    /// Publishes on a thread. The thread is not joined, because it may wait for standard input.
     pub(super) fn start(mut self, report: Sender<Report>, stop: Arc<AtomicBool>) -> Result<()> {
         let publish = move || {
             let result = self.publish_all(&stop);
-            // Without a receiver the command is ending.
+            // Without a receiver, the command is ending.
             let _ = report.send(Report {
                 object: self.object.name().clone(),
                 result,
@@ -64,7 +64,7 @@ impl Publisher {
         Ok(last)
     }
 
-    /// Publishes one epoch; `None` if it was stopped.
+    /// Publishes one epoch; returns `None` if it was stopped.
     fn publish(&mut self, stop: &AtomicBool) -> gdr_object::Result<Option<Epoch>> {
         let mut said: Option<Instant> = None;
         loop {
@@ -72,7 +72,7 @@ impl Publisher {
             let published = self.object.write_with(Deadline::after(ATTEMPT), |slot| {
                 content.read(slot.len(), |at, part| slot.write_at(at, part))
             });
-            // In these cases nothing of the content has been read.
+            // In these cases, no content has been read.
             let reason = match published {
                 Ok(epoch) => return Ok(Some(epoch)),
                 Err(error @ (Error::RingFull { .. } | Error::Busy { .. })) => error,

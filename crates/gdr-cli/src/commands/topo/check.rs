@@ -1,4 +1,4 @@
-//! `gdr topo check`: gdr's matrix compared with one of nvidia-smi.
+//! `gdr topo check`: compares gdr's matrix with one of nvidia-smi.
 
 use std::fs;
 use std::path::Path;
@@ -22,9 +22,9 @@ struct Report {
     #[serde(flatten)]
     schema: Schema,
     equal: usize,
-    /// Cells of NVLinks, which the node does not show.
+    /// Cells of NVLinks that the node does not show.
     nvlink: usize,
-    /// Cells whose NUMA nodes are not in the capture of the tree.
+    /// Cells whose NUMA nodes are missing from the capture of the tree.
     undecided: usize,
     different: Vec<Difference>,
     /// Devices of the matrix that the node does not show.
@@ -118,8 +118,8 @@ pub(super) fn run(
     Ok(exit)
 }
 
-/// Leaves the NVLinks of a node out if the matrix has none: `nvidia-smi topo -mp` prints the distances
-/// over PCI alone. Returns whether there were any.
+/// Removes the NVLinks of a node if the matrix has none, because `nvidia-smi topo -mp` prints distances over PCI alone.
+/// Returns whether there were any.
 fn leave_out_nvlinks(inventory: &mut Inventory, matrix: &TopoMatrix) -> bool {
     let mut classes = matrix.rows.iter().flat_map(|row| &row.classes);
     if classes.any(|class| matches!(class, Some(SmiClass::Nv(_)))) {
@@ -128,7 +128,7 @@ fn leave_out_nvlinks(inventory: &mut Inventory, matrix: &TopoMatrix) -> bool {
     !std::mem::take(&mut inventory.nvlinks).is_empty()
 }
 
-/// Whether a matrix names only one NUMA node.
+/// Returns whether a matrix names only one NUMA node.
 fn on_one_node(matrix: &TopoMatrix) -> bool {
     let mut named: Vec<&str> = (matrix.rows.iter())
         .filter_map(|row| row.numa_affinity.as_deref())
@@ -141,8 +141,8 @@ fn on_one_node(matrix: &TopoMatrix) -> bool {
     named.len() <= 1 && named.iter().all(|node| node.parse::<u32>().is_ok()) && no_sys
 }
 
-/// Which of our NICs one of theirs is, where ours have no names: the one at the same place, where
-/// both have as many. Where they have not, an order pairs the wrong ones.
+/// Returns which of our NICs one of theirs is, where ours have no names: the one at the same position, if both sides
+/// have equally many. Otherwise the order would pair the wrong ones.
 fn counted(ours: &Cells, theirs: &TopoMatrix, name: &str) -> Option<usize> {
     let ours: Vec<usize> = (0..ours.devices.len())
         .filter(|&index| ours.devices[index].kind == DeviceKind::Nic)
@@ -156,7 +156,7 @@ fn counted(ours: &Cells, theirs: &TopoMatrix, name: &str) -> Option<usize> {
 }
 
 fn compare(inventory: &Inventory, ours: &Cells, theirs: &TopoMatrix) -> Report {
-    // A column of theirs is one of ours by its name, by what the legend calls it, or by its count.
+    // A column of theirs matches one of ours by its name, by its name in the legend, or by position.
     let place = |name: &str| {
         let legend = (theirs.legend.iter())
             .find(|(short, _)| short == name)

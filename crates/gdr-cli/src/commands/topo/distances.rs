@@ -1,4 +1,4 @@
-//! Distances without a PCI tree: nvidia-smi's matrices, NCCL's topologies.
+//! Distances without a PCI tree: nvidia-smi's matrices and NCCL's topologies.
 
 use anyhow::Result;
 use gdr_doctor::Verdict;
@@ -17,17 +17,17 @@ use crate::counted::Counted;
 use crate::exit::{Exit, UsageError};
 use crate::output::Output;
 
-/// The most NICs that are named as the nearest to one GPU.
+/// Maximum number of NICs to name as the nearest to one GPU.
 const MOST_NEAREST: usize = 16;
 
-/// The distances in captures without a PCI tree.
+/// Distances in captures without a PCI tree.
 #[derive(Debug, Serialize)]
 pub(super) struct Distances {
     #[serde(flatten)]
     schema: Schema,
     matrices: Vec<Words>,
     peer_access: Vec<Peers>,
-    /// The parts of the capture that were not read.
+    /// Parts of the capture that were not read.
     left_out: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ struct Named {
     affinity: Option<Affinity>,
 }
 
-/// The CPUs and the memory next to a device, as nvidia-smi printed them.
+/// CPUs and memory next to a device, as nvidia-smi printed them.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Affinity {
     cpus: String,
@@ -91,10 +91,10 @@ impl Named {
 struct Nearest {
     gpu: String,
     class: DistanceClass,
-    /// The first 16 of them.
+    /// Up to 16 of them.
     nics: Vec<String>,
     nics_left_out: usize,
-    /// Of NCCL: whether it uses GPUDirect RDMA between the two by default.
+    /// From NCCL: whether it uses GPUDirect RDMA between the two by default.
     gdr: Option<Gdr>,
 }
 
@@ -127,7 +127,7 @@ impl Affinity {
         })
     }
 
-    /// The columns as nvidia-smi prints them.
+    /// Returns the columns as nvidia-smi prints them.
     fn columns(&self) -> String {
         let shown = |text: &Option<String>| text.as_deref().unwrap_or("N/A").to_owned();
         format!(
@@ -140,7 +140,7 @@ impl Affinity {
 }
 
 impl Distances {
-    /// The tables of nvidia-smi, then the topologies of NCCL.
+    /// Returns the tables of nvidia-smi, then the topologies of NCCL.
     pub(super) fn new(found: &Matrices, topologies: &[NcclTopology]) -> Self {
         let mut left_out = found.left_out.clone();
         left_out.extend(topologies.iter().filter_map(NcclTopology::left_out));
@@ -208,7 +208,7 @@ impl Distances {
 }
 
 impl Words {
-    /// A matrix of nvidia-smi.
+    /// Returns a matrix of nvidia-smi.
     fn of_matrix(matrix: &TopoMatrix) -> Self {
         let devices: Vec<Named> = (matrix.devices.iter())
             .map(|heading| Named {
@@ -236,7 +236,7 @@ impl Words {
         }
     }
 
-    /// A topology of NCCL.
+    /// Returns a topology of NCCL.
     fn of_nccl(topology: &NcclTopology, left_out: &mut Vec<LeftOut>) -> Self {
         let graph = NcclGraph::from_topology(topology);
         let mut found = Found::default();
@@ -398,7 +398,7 @@ impl Words {
         Ok(())
     }
 
-    /// A summary of NCCL's file.
+    /// Returns a summary of NCCL's file.
     fn verdict(&self) -> Option<String> {
         let all: Vec<&Gdr> = (self.nearest.iter())
             .filter_map(|it| it.gdr.as_ref())
@@ -504,7 +504,7 @@ struct Why<'a> {
     meaning: Option<&'a str>,
 }
 
-/// The NICs nearest to a GPU.
+/// Returns the NICs nearest to a GPU.
 fn nearest(gpu: &Named, devices: &[Named], row: &[DistanceClass]) -> Option<Nearest> {
     let nics = || (devices.iter().zip(row)).filter(|(nic, _)| !nic.is_gpu());
     let known =
@@ -512,7 +512,7 @@ fn nearest(gpu: &Named, devices: &[Named], row: &[DistanceClass]) -> Option<Near
     let class = nics().map(|(_, class)| *class).filter(known).min()?;
     let mut found = nics().filter(|(_, of)| **of == class);
     let (first, _) = found.clone().next()?;
-    // One usable NIC among the nearest is enough for NCCL.
+    // For NCCL, one usable NIC among the nearest is enough.
     let allowed = found.clone().find(|(nic, _)| nic.gdr == Some(true));
     let nic = allowed.map_or(first, |(nic, _)| nic);
     let nics = (found.by_ref().take(MOST_NEAREST))
@@ -530,8 +530,8 @@ fn nearest(gpu: &Named, devices: &[Named], row: &[DistanceClass]) -> Option<Near
     })
 }
 
-/// Whether NCCL uses GPUDirect RDMA for a pair by default (`ncclTopoCheckGdr`): the devices'
-/// attributes in its file take precedence over the distance.
+/// Returns whether NCCL uses GPUDirect RDMA for a pair by default (`ncclTopoCheckGdr`): the devices' attributes in its
+/// file take precedence over the distance.
 fn gdr(gpu: &Named, nic: &Named, class: NcclClass) -> Gdr {
     let (used, why) = match (gpu.gdr, nic.gdr) {
         (_, Some(false)) => (false, format!("the file has gdr=\"0\" for {}", nic.shown())),
@@ -549,7 +549,7 @@ fn gdr(gpu: &Named, nic: &Named, class: NcclClass) -> Gdr {
     Gdr { used, why }
 }
 
-/// The devices of a topology, in its order.
+/// Devices of a topology, in its order.
 #[derive(Default)]
 struct Found {
     gpus: Vec<Named>,
@@ -625,7 +625,7 @@ mod tests {
                     GPU1\tNV4\t X \tSYS\tSYS\n\nNIC Legend:\n\n  NIC0: mlx5_0\n";
         let found = Distances::new(&topo_matrix::read(text).unwrap(), &[]);
         let matrix = &found.matrices[0];
-        // Rows that an excerpt lacks are taken from the columns.
+        // Rows missing from an excerpt are taken from the columns.
         assert_eq!(words(&matrix.classes[2]), ["PIX", "SYS", "X", "?"]);
         assert_eq!(matrix.nearest[0].nics, ["mlx5_0"]);
         assert_eq!(matrix.nearest[1].nics, ["mlx5_0", "NIC1"]);

@@ -1,4 +1,4 @@
-//! The topology as JSON, and the nearest NICs.
+//! Topology as JSON, and the nearest NICs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 
-/// The most pairs with their sentences: a server with forty devices has 780 pairs.
+/// Maximum number of pairs with sentences. A server with forty devices has 780 pairs.
 const MOST_PAIRS: usize = 1 << 16;
 
-/// The most NICs that are named as the nearest to one GPU.
+/// Maximum number of NICs to name as the nearest to one GPU.
 const MOST_NEAREST: usize = 16;
 
 /// All pairs of a node.
@@ -22,15 +22,15 @@ pub(super) struct Report {
     #[serde(flatten)]
     schema: Schema,
     devices: Vec<Item>,
-    /// The bridges above the devices, by address.
+    /// Bridges above the devices, by address.
     bridges: Vec<Bridge>,
     nvswitches: Vec<String>,
     nvlinks: Vec<NvLink>,
     pairs: Vec<Pair>,
-    /// Pairs beyond the first 65536; those with a GPU come first.
+    /// Number of pairs beyond the first 65536. Pairs with a GPU come first.
     pairs_left_out: usize,
     nearest: Vec<Nearest>,
-    /// The parts of the capture that were not read.
+    /// Parts of the capture that were not read.
     left_out: Vec<String>,
 }
 
@@ -39,19 +39,19 @@ struct Item {
     name: String,
     kind: &'static str,
     pci: String,
-    /// Absent where firmware does not say.
+    /// Absent if firmware does not report it.
     numa: Option<u32>,
     model: Option<String>,
-    /// The root bus that it is below.
+    /// Root bus above it.
     root: Option<String>,
-    /// The bridges above it, from the root down.
+    /// Bridges above it, from the root down.
     above: Vec<String>,
     #[serde(flatten)]
     link: Links,
     iommu_group: Option<u32>,
 }
 
-/// The current and the best state of a link, if known.
+/// Current and best state of a link, if known.
 #[derive(Serialize)]
 struct Links {
     link: Option<String>,
@@ -62,15 +62,15 @@ struct Links {
 #[derive(Serialize)]
 struct Bridge {
     pci: String,
-    /// `root port` and the like; absent where that is not known.
+    /// `root port` and the like; absent if unknown.
     port: Option<String>,
-    /// The bridge or the root bus above it.
+    /// Bridge or root bus above it.
     above: Option<String>,
     #[serde(flatten)]
     link: Links,
-    /// The ACS bits that are on; absent where that is not known.
+    /// Enabled ACS bits; absent if unknown.
     acs: Option<String>,
-    /// Those that redirect peer-to-peer traffic to the root.
+    /// Enabled ACS bits that redirect peer-to-peer traffic to the root.
     acs_redirects: Option<String>,
     iommu_group: Option<u32>,
 }
@@ -95,9 +95,9 @@ pub(super) struct Pair {
     ancestor: String,
     why: String,
     notes: Vec<String>,
-    /// Bytes a second of the narrowest link as it is now; an idle GPU lowers its speed.
+    /// Bytes per second of the narrowest link in its current state. An idle GPU lowers its link speed.
     bytes_per_second: Option<u64>,
-    /// The same of the links at their best.
+    /// The same with the links at their best.
     bytes_per_second_capable: Option<u64>,
 }
 
@@ -120,12 +120,12 @@ impl Pair {
     }
 }
 
-/// The NICs next to a GPU.
+/// NICs next to a GPU.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Nearest {
     gpu: String,
     class: String,
-    /// The first 16 of them.
+    /// Up to 16 of them.
     nics: Vec<String>,
     nics_left_out: usize,
 }
@@ -158,7 +158,7 @@ impl Report {
     }
 }
 
-/// The pairs with a GPU, then pairs of two NICs, and how many are left out.
+/// Returns the pairs with a GPU, then pairs of two NICs, and how many pairs are left out.
 fn pairs(inventory: &Inventory, devices: &[Device]) -> (Vec<Pair>, usize) {
     let Ok(topology) = inventory.topology() else {
         return (Vec::new(), 0);
@@ -277,7 +277,7 @@ fn nearest(inventory: &Inventory) -> Vec<Nearest> {
         .collect()
 }
 
-/// Names in a row, and how many more there are.
+/// Joins names, and says how many more there are.
 pub(super) fn names(names: &[String], left_out: usize) -> String {
     let names = names.join(", ");
     match left_out {
@@ -286,7 +286,7 @@ pub(super) fn names(names: &[String], left_out: usize) -> String {
     }
 }
 
-/// The nearest NICs of each GPU, and how evenly they are spread, as text.
+/// Returns the nearest NICs of each GPU, and how evenly they are spread, as text.
 pub(super) fn advice(inventory: &Inventory) -> String {
     let mut out = String::new();
     let devices = inventory.devices();
@@ -320,7 +320,7 @@ pub(super) fn advice(inventory: &Inventory) -> String {
         // Writing to a string never fails.
         let _ = writeln!(out, "  {}: {nics} ({})", it.gpu, it.class);
     }
-    // Where all NICs are alike to a GPU, none of them is crowded.
+    // If all NICs are equally near to a GPU, none of them is crowded.
     if nearest.iter().any(|it| it.nics_left_out > 0) {
         return out;
     }
@@ -361,7 +361,7 @@ pub(super) fn advice(inventory: &Inventory) -> String {
     out
 }
 
-/// Success if the node has a topology.
+/// Returns success if the node has a topology.
 pub(super) fn exit(inventory: &Inventory) -> Exit {
     if inventory.devices().is_empty() {
         Exit::Undecided

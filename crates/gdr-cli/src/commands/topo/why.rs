@@ -1,4 +1,4 @@
-//! `gdr topo why`: the path between two devices.
+//! `gdr topo why`: explains the path between two devices.
 
 use anyhow::Result;
 use gdr_node::render::without_tree;
@@ -26,8 +26,8 @@ struct Report {
     hops: Vec<Hop>,
 }
 
-/// GPUDirect RDMA rates at a distance, of others: 100 Gb/s RoCE in the tutorial "How to properly setup
-/// GPUDirect RDMA" (2023). What a link carries is an upper bound; these are what was left of it.
+/// GPUDirect RDMA rates by distance, measured by others: 100 Gb/s RoCE in the tutorial "How to properly setup GPUDirect
+/// RDMA" (2023). The capacity of a link is an upper bound; these are the rates that were achieved.
 const RATES: [(SmiClass, f64, &str); 5] = [
     (SmiClass::Pix, 10.0, "2x Xeon 4112, V100"),
     (SmiClass::Phb, 10.0, "EPYC 7763, A100"),
@@ -36,7 +36,7 @@ const RATES: [(SmiClass, f64, &str); 5] = [
     (SmiClass::Sys, 0.3, "2x Xeon E5-2630 v4, P100"),
 ];
 
-/// What others measured at the distance of a GPU and a NIC, and where.
+/// A rate that others measured at a distance of a GPU and a NIC, and where.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Rate {
     /// The distance there.
@@ -45,7 +45,7 @@ pub(super) struct Rate {
     machine: &'static str,
 }
 
-/// The rates at a distance; PXB is PIX with more switches, and NODE is SYS within one socket.
+/// Returns the rates at a distance. PXB counts as PIX with more switches, and NODE as SYS within one socket.
 pub(super) fn rates(class: SmiClass) -> Vec<Rate> {
     let class = match class {
         SmiClass::Pxb => SmiClass::Pix,
@@ -81,11 +81,11 @@ pub(super) fn show_rates(measured: &[Rate], output: &mut Output) -> Result<()> {
 #[derive(Serialize)]
 struct Hop {
     place: String,
-    /// `root port` and the like; absent for what is not a function.
+    /// `root port` and the like; absent if it is not a PCI function.
     port: Option<String>,
     link: Option<String>,
     link_capable: Option<String>,
-    /// For ports on the path: the ACS bits that are on, or why they are not known.
+    /// For ports on the path: the enabled ACS bits, or why they are unknown.
     acs: Option<String>,
     /// Those that redirect peers.
     acs_redirects: Option<String>,

@@ -1,4 +1,4 @@
-//! Counters of the ports of kernel devices.
+//! Port counters of kernel devices.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use gdr_trace::PortTraffic;
 
 /// Where the kernel lists its devices.
 const DEVICES: &str = "/sys/class/infiniband";
-/// The kernel counts in words of four bytes (IBTA vol. 1, 16.1.3.5, PortXmitData).
+/// The kernel counts 4-byte words (IBTA vol. 1, 16.1.3.5, PortXmitData).
 const WORD: u64 = 4;
 
 /// What the ports have sent and received, by device and port.
@@ -16,7 +16,7 @@ const WORD: u64 = 4;
 pub(super) struct PortCounters(BTreeMap<(String, u32), [u64; 2]>);
 
 impl PortCounters {
-    /// The counters now. Ports that cannot be read are left out.
+    /// Returns the counters now. Ports that cannot be read are left out.
     pub(super) fn read() -> Self {
         Self::read_from(Path::new(DEVICES))
     }
@@ -41,7 +41,7 @@ impl PortCounters {
         Self(all)
     }
 
-    /// The increases. Ports without any are left out.
+    /// Returns the increases. Ports without any are left out.
     pub(super) fn since(&self, before: &Self) -> Vec<PortTraffic> {
         let ports = self.0.iter().map(|(key, now)| {
             let then = before.0.get(key).copied().unwrap_or(*now);
@@ -61,7 +61,7 @@ impl PortCounters {
     }
 }
 
-/// The names in a folder; none if it cannot be read.
+/// Returns the names in a folder; none if it cannot be read.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
