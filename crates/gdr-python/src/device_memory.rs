@@ -1,4 +1,4 @@
-//! GPU memory for programs without a library for tensors.
+//! GPU memory for programs without a tensor library.
 
 use gdr_cuda::{DeviceBuffer, MemoryKind, Ordinal};
 use pyo3::exceptions::PyValueError;
@@ -8,11 +8,10 @@ use pyo3::types::PyDict;
 use crate::error::IntoException;
 use crate::runtime::Runtime;
 
-/// GPU memory of its own, for programs without a library for tensors. Its contents are undefined at
-/// first.
+/// GPU memory for programs without a tensor library. Its contents are initially undefined.
 ///
-/// `kind` is "plain" (cuMemAlloc), "pool" (cuMemAllocAsync), "vmm" (cuMemCreate, as the expandable
-/// segments of PyTorch) or "vmm-posix-fd" (the same, exportable).
+/// `kind` is "plain" (cuMemAlloc), "pool" (cuMemAllocAsync), "vmm" (cuMemCreate, like PyTorch's expandable segments) or
+/// "vmm-posix-fd" (the same, exportable).
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
@@ -43,7 +42,7 @@ impl DeviceMemory {
         })
     }
 
-    /// The address in GPU memory.
+    /// Returns the address in GPU memory.
     #[getter]
     fn address(&self) -> u64 {
         self.buffer.ptr().get()
@@ -55,13 +54,13 @@ impl DeviceMemory {
         self.buffer.len()
     }
 
-    /// The number of the GPU in this process.
+    /// Returns the number of the GPU in this process.
     #[getter]
     fn device(&self) -> u32 {
         self.buffer.gpu().info().ordinal.0
     }
 
-    /// The description by which other libraries use it: an array of bytes.
+    /// Returns the description by which other libraries use it: an array of bytes.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         array_of_bytes(py, self.address(), self.nbytes())
@@ -73,7 +72,7 @@ impl DeviceMemory {
     }
 }
 
-/// The description of GPU memory as an array of bytes, for `__cuda_array_interface__`.
+/// Returns the description of GPU memory as an array of bytes, for `__cuda_array_interface__`.
 pub(crate) fn array_of_bytes(
     py: Python<'_>,
     address: u64,

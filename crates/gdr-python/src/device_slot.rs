@@ -1,10 +1,10 @@
-//! The slot of an object that work of a stream fills.
+//! The slot of an object that a stream's work fills.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Memory of the next epoch, on the GPU of its object, which work on the stream of the publication fills.
-/// Object.write_on() passes it.
+/// GPU memory for an object's next epoch, to be filled by work on the stream of the publication. Passed by
+/// Object.write_on().
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct DeviceSlot {
@@ -25,7 +25,7 @@ impl From<&gdr_object::DeviceSlot<'_>> for DeviceSlot {
 
 #[pymethods]
 impl DeviceSlot {
-    /// The address in GPU memory, a multiple of 256.
+    /// Returns the address in GPU memory, a multiple of 256.
     #[getter]
     fn address(&self) -> u64 {
         self.address
@@ -37,13 +37,13 @@ impl DeviceSlot {
         self.nbytes
     }
 
-    /// The number of the GPU in this process.
+    /// Returns the number of the GPU in this process.
     #[getter]
     fn device(&self) -> u32 {
         self.device
     }
 
-    /// The description by which other libraries use it: an array of bytes.
+    /// Returns the description by which other libraries use it: an array of bytes.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         crate::device_memory::array_of_bytes(py, self.address, self.nbytes)

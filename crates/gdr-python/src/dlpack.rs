@@ -1,7 +1,7 @@
-//! DLPack's structures: how libraries for tensors describe an array to one another.
+//! DLPack structures, with which tensor libraries describe an array to each other.
 //!
-//! The layouts follow `dlpack.h`, versions 0.2 to 0.8, which every library offers to a consumer that
-//! asks for no version.
+//! The layouts follow `dlpack.h`, versions 0.2 to 0.8, which every library offers to a consumer that does not request a
+//! version.
 
 use std::ffi::{CStr, c_void};
 use std::slice;
@@ -10,9 +10,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods};
 
-/// The name of a capsule that no consumer has taken.
+/// Name of a capsule that no consumer has taken.
 const NAME: &CStr = c"dltensor";
-/// Dimensions of an array. Libraries have limits of 64 and less.
+/// Maximum number of dimensions of an array. Libraries have limits of 64 and less.
 const MOST_DIMENSIONS: i32 = 1024;
 
 /// `DLDeviceType`.
@@ -35,7 +35,7 @@ pub(crate) struct DataType {
     pub(crate) lanes: u16,
 }
 
-/// `DLTensor`, which a `DLManagedTensor` begins with.
+/// `DLTensor`, the first field of a `DLManagedTensor`.
 #[repr(C)]
 struct RawTensor {
     data: *mut c_void,
@@ -53,7 +53,7 @@ const _: () = {
     assert!(size_of::<RawTensor>() == 48);
 };
 
-/// An array that a library described. The capsule keeps its memory.
+/// An array described by a library. The capsule keeps its memory alive.
 #[derive(Debug)]
 pub(crate) struct DlTensor {
     pub(crate) address: u64,
@@ -64,13 +64,13 @@ pub(crate) struct DlTensor {
 }
 
 impl DlTensor {
-    /// Reads a capsule of `__dlpack__`. The capsule stays untaken, so its own destructor releases the
-    /// array. It is on a device of type `expected`, as `__dlpack_device__` said.
+    /// Reads a capsule from `__dlpack__`. The capsule stays untaken, so its own destructor releases the array. The
+    /// array is on a device of type `expected`, according to `__dlpack_device__`.
     pub(crate) fn read(capsule: &Bound<'_, PyAny>, expected: i32) -> PyResult<Self> {
         let owner = capsule.clone().unbind();
         let pointer = capsule.cast::<PyCapsule>()?.pointer_checked(Some(NAME))?;
-        // SAFETY: by the protocol a capsule of this name points to a `DLManagedTensor`, which begins
-        // with this structure and exists as long as the capsule is neither taken nor destroyed.
+        // SAFETY: by the protocol, a capsule with this name points to a `DLManagedTensor`, which begins with this
+        // structure and lives until the capsule is taken or destroyed.
         let raw = unsafe { pointer.cast::<RawTensor>().as_ref() };
         if raw.device_type != expected {
             let found = raw.device_type;
@@ -86,9 +86,9 @@ impl DlTensor {
                 return Err(PyValueError::new_err(text));
             }
         };
-        // SAFETY: by the protocol `shape` has one number for each dimension.
+        // SAFETY: by the protocol, `shape` has one number per dimension.
         let shape = unsafe { numbers(raw.shape, count) };
-        // SAFETY: by the protocol `strides` is null or has one number for each dimension.
+        // SAFETY: by the protocol, `strides` is null or has one number per dimension.
         let strides = unsafe { numbers(raw.strides, count) };
         if !strides.is_empty() && !is_contiguous(shape, strides) {
             return Err(not_contiguous());
@@ -106,7 +106,7 @@ impl DlTensor {
     }
 }
 
-/// The numbers at `start`; none where it is null.
+/// Returns the numbers at `start`; none where it is null.
 ///
 /// # Safety
 /// `start` is null, or `count` numbers are there while the result is used.
@@ -118,12 +118,12 @@ unsafe fn numbers<'a>(start: *const i64, count: usize) -> &'a [i64] {
     unsafe { slice::from_raw_parts(start, count) }
 }
 
-/// Returns whether the elements of an array are side by side, the last index first. `strides` count
-/// elements or bytes, as the size of one element `1` or more says.
+/// Returns whether an array's elements are contiguous, with the last index varying fastest. `strides` count elements if
+/// `element` is 1, or bytes if it is the size of an element.
 pub(crate) fn is_contiguous_by(shape: &[i64], strides: &[i64], element: i64) -> bool {
     let mut expected = element;
     for (&length, &stride) in shape.iter().zip(strides).rev() {
-        // The stride of a single element is never used.
+        // The stride of a dimension of length 1 is never used.
         if length > 1 && stride != expected {
             return shape.contains(&0);
         }
@@ -136,7 +136,7 @@ fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
     is_contiguous_by(shape, strides, 1)
 }
 
-/// The number of elements of an array.
+/// Returns the number of elements of an array.
 pub(crate) fn product(shape: &[i64]) -> PyResult<u64> {
     let mut product = 1_u64;
     for length in dimensions(shape)? {
@@ -145,13 +145,13 @@ pub(crate) fn product(shape: &[i64]) -> PyResult<u64> {
     Ok(product)
 }
 
-/// The dimensions of an array.
+/// Returns the dimensions of an array.
 pub(crate) fn dimensions(shape: &[i64]) -> PyResult<Vec<u64>> {
     let lengths = shape.iter().map(|&length| u64::try_from(length));
     lengths.collect::<Result<_, _>>().map_err(|_| too_long())
 }
 
-/// The exception for an array with gaps.
+/// Returns the exception for an array with gaps.
 pub(crate) fn not_contiguous() -> PyErr {
     PyValueError::new_err(
         "the array is not contiguous: pass a contiguous one (for a copy, tensor.contiguous())",

@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt};
 
 use crate::dlpack::DataType;
 
-/// The longest element that has a value in Python, bytes.
+/// Maximum size in bytes of an element with a value in Python.
 pub(crate) const LONGEST: usize = 16;
 
 /// The type of an array's elements.
@@ -26,7 +26,7 @@ enum Kind {
     Float,
     Bfloat,
     Complex,
-    /// Without a value in Python.
+    /// Has no value in Python.
     Opaque,
 }
 
@@ -37,7 +37,7 @@ impl Dtype {
         size: 1,
     };
 
-    /// The type that DLPack names.
+    /// Returns the type that DLPack names.
     pub(crate) fn of_dlpack(data_type: DataType) -> Self {
         let kind = match (data_type.code, data_type.lanes) {
             (0, 1) => Kind::Int,
@@ -52,7 +52,7 @@ impl Dtype {
         Self::new(kind, bits.div_ceil(8))
     }
 
-    /// The type of an array interface's `typestr`: byte order, kind, bytes.
+    /// Returns the type of an array interface's `typestr`: byte order, kind, bytes.
     pub(crate) fn of_typestr(text: &str) -> Option<Self> {
         let mut letters = text.chars();
         let (order, kind) = (letters.next()?, letters.next()?);
@@ -68,7 +68,7 @@ impl Dtype {
         Some(Self::new(kind, size))
     }
 
-    /// The type of a format of Python's `struct` module, as the buffer interface has it.
+    /// Returns the type for a format of Python's `struct` module, as used by the buffer interface.
     pub(crate) fn of_format(format: &str, size: usize) -> Self {
         let kind = match format.trim_start_matches(['@', '=', '<']) {
             "?" => Kind::Bool,
@@ -80,7 +80,7 @@ impl Dtype {
         Self::new(kind, size)
     }
 
-    /// The same type of an object's elements, if objects have it.
+    /// Returns the same type of an object's elements, if objects have it.
     pub(crate) fn element(self) -> Option<Element> {
         Some(match (self.kind, self.size) {
             (Kind::Uint | Kind::Bool, 1) => Element::U8,
@@ -117,7 +117,7 @@ impl Dtype {
         self.size
     }
 
-    /// The bytes of one element, little-endian as on every GPU, as a value of Python.
+    /// Returns the bytes of one element, which are little-endian as on every GPU, as a Python value.
     pub(crate) fn value(self, py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
         let mut wide = [0; 8];
         let low = bytes.len().min(8);
@@ -127,7 +127,7 @@ impl Dtype {
             (Kind::Bool, _) => PyBool::new(py, word != 0).to_owned().into_any().unbind(),
             (Kind::Uint, _) => int(py, word)?,
             (Kind::Int, size) => {
-                // Shifted up and down again, the sign fills the upper bits.
+                // Shifting up and down again fills the upper bits with the sign.
                 let unused = 64 - 8 * size as u32;
                 int(py, (word << unused).cast_signed() >> unused)?
             }
@@ -148,7 +148,7 @@ impl Dtype {
         })
     }
 
-    /// Whether its elements have values in Python.
+    /// Checks that its elements have values in Python.
     pub(crate) fn check_value(self) -> PyResult<()> {
         match self.kind {
             Kind::Opaque => Err(self.has_no_value()),
@@ -186,12 +186,12 @@ fn complex(py: Python<'_>, real: f64, imaginary: f64) -> Py<PyAny> {
         .unbind()
 }
 
-/// A number of IEEE 754 binary16: sign, 5 bits of exponent, 10 bits of fraction.
+/// Returns the value of an IEEE 754 binary16 number: sign, 5 exponent bits, 10 fraction bits.
 fn half(bits: u16) -> f64 {
     let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
     let magnitude = match (exponent, bits & 0x3ff) {
-        // Subnormal: without the leading 1, in units of 2^-24.
+        // Subnormal: no leading 1, in units of 2^-24.
         (0, _) => fraction * 2_f64.powi(-24),
         (31, 0) => f64::INFINITY,
         (31, _) => f64::NAN,

@@ -10,9 +10,9 @@ create_exception!(
     "What failed, why, and what to do. Base class: RuntimeError."
 );
 
-/// An error of the libraries as the exception that Python programs expect for its cause.
+/// Converts an error of the libraries to the exception that Python programs expect for its cause.
 pub(crate) trait IntoException {
-    /// The exception.
+    /// Returns the exception.
     fn into_exception(self) -> PyErr;
 }
 

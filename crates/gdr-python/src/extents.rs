@@ -5,8 +5,8 @@ use std::sync::Arc;
 use gdr_object::Extent;
 use pyo3::prelude::*;
 
-/// Parts of an object, which RemoteObject.get_into() reads together: tuples of the offset in the object, the
-/// number of bytes, and the offset in the memory that they go to.
+/// Parts of an object, which RemoteObject.get_into() reads together: tuples of offset in the object, number of bytes,
+/// and offset in the destination.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct Extents(pub(crate) Arc<[Extent]>);
@@ -23,7 +23,7 @@ impl Extents {
         )
     }
 
-    /// Bytes of all of them.
+    /// Total number of bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
         let bytes = self.0.iter().map(|extent| extent.len);

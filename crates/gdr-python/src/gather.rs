@@ -10,8 +10,8 @@ use crate::error::IntoException;
 use crate::runtime::Runtime;
 use crate::tensor::Tensor;
 
-/// Tensors of one GPU, and the offset in the memory of an epoch that each goes to: Object.write_on() has all
-/// of them copied by one kernel. The tensors are kept.
+/// Tensors of one GPU, each with its offset in an epoch's memory. Object.write_on() copies all of them with one kernel.
+/// The tensors are kept alive.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct Gather {
@@ -45,7 +45,7 @@ impl Gather {
         })
     }
 
-    /// The end of the tensor that goes furthest: as many bytes the epoch has at least.
+    /// Returns the end of the tensor that extends furthest: the epoch has at least this many bytes.
     #[getter]
     fn end(&self) -> u64 {
         self.gather.end()

@@ -1,4 +1,4 @@
-//! Host memory as a Python program hands it over.
+//! Host memory passed by a Python program.
 
 use std::ptr::NonNull;
 
@@ -13,12 +13,12 @@ use crate::dtype::Dtype;
 use crate::error::IntoException;
 use crate::tensor::Access;
 
-/// Bytes of a copy to which nothing else refers.
+/// Bytes to copy at a time to memory that nothing else refers to.
 const PART: usize = 256 << 10;
 
-/// Contiguous host memory of a Python object, which is kept as long as this value.
+/// Contiguous host memory of a Python object, which stays alive as long as this value.
 ///
-/// Other threads of the program may access it meanwhile, so it is used by address only.
+/// Other threads of the program may access it at the same time, so it is used by address only.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     address: *mut u8,
@@ -38,15 +38,14 @@ enum Owner {
     Tensor(Py<PyAny>),
 }
 
-// SAFETY: the address may be used by any thread, and so may the owner, which takes the interpreter's
-// lock where it needs that.
+// SAFETY: any thread may use the address, and any thread may use the owner, which takes the GIL where it needs it.
 unsafe impl Send for HostMemory {}
-// SAFETY: as above; nothing is changed through a shared reference.
+// SAFETY: as above, and nothing is changed through a shared reference.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// The memory of an object with Python's buffer interface (`bytes`, `bytearray`, NumPy's arrays), or
-    /// of a tensor in host memory with `__dlpack__`.
+    /// Returns the memory of an object with Python's buffer interface (`bytes`, `bytearray`, NumPy's arrays), or of a
+    /// tensor in host memory with `__dlpack__`.
     pub(crate) fn of(object: &Bound<'_, PyAny>, access: Access) -> PyResult<Self> {
         let py = object.py();
         match PyUntypedBuffer::get(object) {
@@ -111,7 +110,7 @@ impl HostMemory {
         })
     }
 
-    /// Where it starts.
+    /// Returns where it starts.
     pub(crate) fn address(&self) -> HostAddress {
         HostAddress(self.address)
     }
@@ -121,17 +120,17 @@ impl HostMemory {
         self.len
     }
 
-    /// The type of its elements.
+    /// Returns the type of its elements.
     pub(crate) fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// Its dimensions.
+    /// Returns its dimensions.
     pub(crate) fn shape(&self) -> &[u64] {
         &self.shape
     }
 
-    /// Calls `take` with parts of the bytes, as they were at some moment, and their offsets, in order.
+    /// Calls `take` with parts of the bytes, each a snapshot, and their offsets, in order.
     pub(crate) fn copy_out<E>(
         &self,
         mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
@@ -139,7 +138,7 @@ impl HostMemory {
         let mut part = vec![0; PART.min(self.len)];
         for offset in (0..self.len).step_by(PART) {
             let bytes = &mut part[..PART.min(self.len - offset)];
-            // SAFETY: the owner keeps the memory, and the range is within it. Other threads of the program may
+            // SAFETY: the owner keeps the memory alive, and the range is within it. Other threads of the program may
             // write there, so it is copied by address, to memory that only this function has.
             unsafe {
                 let from = self.address.add(offset);
@@ -150,7 +149,7 @@ impl HostMemory {
         Ok(())
     }
 
-    /// The memory for RDMA. What the program may not write is copied.
+    /// Returns the memory for RDMA. Memory that the program may not write is copied.
     pub(crate) fn into_buffer(self) -> PyResult<Buffer> {
         let failed = IntoException::into_exception;
         let address = NonNull::new(self.address);
@@ -163,15 +162,15 @@ impl HostMemory {
         let Some(address) = address else {
             return Err(PyValueError::new_err("the memory has no bytes: pass some"));
         };
-        // SAFETY: `self` keeps the memory, which may be written. Rust code has no references to it: this
-        // crate uses it by address.
+        // SAFETY: `self` keeps the memory alive, and it is writable. Rust code has no references to it: this crate uses
+        // it by address.
         unsafe { Buffer::host_from_owner(address, self.len, self) }.map_err(failed)
     }
 }
 
-/// An address of host memory, for a part of the program without the interpreter's lock.
+/// Address of host memory, for code that runs without the GIL.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostAddress(pub(crate) *mut u8);
 
-// SAFETY: an address; the code that accesses it promises that the memory exists.
+// SAFETY: just an address. Code that accesses it guarantees that the memory exists.
 unsafe impl Send for HostAddress {}

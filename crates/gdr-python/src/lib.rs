@@ -11,7 +11,7 @@
 
 #![warn(clippy::disallowed_methods)]
 
-/// Makes a class with a Python method `close` usable in a `with` block, which calls it at its end.
+/// Lets a class with a Python method `close` be used in a `with` block, which calls it on exit.
 macro_rules! context_manager {
     ($class:ty) => {
         #[pyo3::pymethods]

@@ -18,11 +18,11 @@ use crate::waiting::{deadline, wait};
 
 /// A connection to an owner of objects.
 ///
-/// `address` is the owner's ObjectServer.address; `key` is the owner's, as for ObjectServer. `nic` names an RDMA
-/// device; without one, gdr itself speaks RoCE at the address that leads to the owner.
+/// `address` is the owner's ObjectServer.address, and `key` its key, as for ObjectServer. `nic` names an RDMA device;
+/// by default, gdr itself speaks RoCE at the local address that routes to the owner.
 ///
-/// One thread at a time uses a link; others wait for their turn, up to their timeout: open a link for
-/// each thread that waits for long. A link that was disconnected connects again in the next call.
+/// A link serves one thread at a time; others wait for their turn, up to their timeout. Open a separate link for each
+/// thread that waits for long. A disconnected link reconnects in the next call.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -30,13 +30,13 @@ pub(crate) struct Link {
     open: Arc<OpenLink>,
 }
 
-/// A connection, until it is closed. The objects that were opened over it share it.
+/// A connection, until it is closed. Objects opened over it share it.
 #[derive(Debug)]
 pub(crate) struct OpenLink(Mutex<Option<gdr_object::Link>>);
 
 impl OpenLink {
     pub(crate) fn get(&self) -> PyResult<gdr_object::Link> {
-        // It is set as a whole, so it is valid after a panic.
+        // The value is set as a whole, so it stays valid after a panic.
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = || PyValueError::new_err("the link is closed: open another one");
         open.clone().ok_or_else(closed)
@@ -78,7 +78,7 @@ impl Link {
         Ok(Self { owner, open })
     }
 
-    /// What the owner has for this peer, as a list of dicts.
+    /// Returns what the owner has for this peer, as a list of dicts.
     #[pyo3(signature = (*, timeout = 30.0))]
     fn list<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let (link, until) = (self.open.get()?, deadline(timeout)?);
@@ -103,8 +103,8 @@ impl Link {
         Ok(RemoteObject::new(object, Arc::clone(&self.open)))
     }
 
-    /// Registers memory once for many transfers over this link: a tensor of a GPU, or host memory that can
-    /// be written (a bytearray, a NumPy array, a CPU tensor).
+    /// Registers memory once for many transfers over this link: a GPU tensor, or writable host memory (a bytearray, a
+    /// NumPy array, a CPU tensor).
     #[pyo3(signature = (memory, /))]
     fn memory(&self, memory: &Bound<'_, PyAny>) -> PyResult<LocalMemory> {
         let (py, link) = (memory.py(), self.open.get()?);
@@ -112,7 +112,7 @@ impl Link {
         py.detach(|| memory.register(&link).map(LocalMemory::new))
     }
 
-    /// Ends the connection, and the calls of other threads over it. A second call does nothing.
+    /// Ends the connection, and calls of other threads over it. Further calls do nothing.
     fn close(&self, py: Python<'_>) {
         let mut open = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = open.take();
@@ -124,7 +124,7 @@ impl Link {
         });
     }
 
-    /// The address and the port of the owner.
+    /// Returns the address and the port of the owner.
     #[getter]
     fn owner(&self) -> String {
         self.owner.to_string()

@@ -1,4 +1,4 @@
-//! Memory of the program that objects are read into and put from.
+//! Memory of the program, as the destination or source of transfers.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::host_memory::HostMemory;
 use crate::runtime::Runtime;
 use crate::tensor::{Access, Tensor};
 
-/// Memory of the program: of the host, or of a GPU.
+/// Host or GPU memory of the program.
 #[derive(Debug)]
 pub(crate) enum Memory {
     Host(HostMemory),
@@ -19,8 +19,7 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    /// The memory of an object: a tensor of any library, a buffer, or a tuple `(address, bytes)` of GPU
-    /// memory.
+    /// Returns the memory of an object: a tensor of any library, a buffer, or a tuple `(address, bytes)` of GPU memory.
     pub(crate) fn of(object: &Bound<'_, PyAny>, access: Access) -> PyResult<Self> {
         if Tensor::is_on_gpu(object)? {
             let tensor = Tensor::of(object)?;
@@ -40,8 +39,8 @@ impl Memory {
     }
 }
 
-/// Memory that is registered with the device of a link, so that transfers need not register it each
-/// time. Link.memory() makes it. It is kept until it is closed.
+/// Memory registered with a link's device, so that transfers need not register it each time. Created by Link.memory(),
+/// and kept until it is closed.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct LocalMemory {
@@ -57,9 +56,9 @@ impl LocalMemory {
         }
     }
 
-    /// The memory for a transfer.
+    /// Opens the memory for a transfer.
     fn open(&self) -> PyResult<gdr_object::LocalMemory> {
-        // It is set as a whole, so it is valid after a panic.
+        // The value is set as a whole, so it stays valid after a panic.
         let registered = self.registered.lock();
         let registered = registered.unwrap_or_else(PoisonError::into_inner).clone();
         registered.ok_or_else(|| PyValueError::new_err("the memory is closed: register it again"))
@@ -70,7 +69,7 @@ context_manager!(LocalMemory);
 
 #[pymethods]
 impl LocalMemory {
-    /// Ends the registration and releases the memory. A second call does nothing.
+    /// Ends the registration and releases the memory. Further calls do nothing.
     fn close(&self, py: Python<'_>) {
         let mut registered = self
             .registered
@@ -88,7 +87,7 @@ impl LocalMemory {
     }
 }
 
-/// Memory for one call: registered before, or for the call.
+/// Memory for one call: registered earlier, or just for the call.
 #[derive(Debug)]
 pub(crate) enum Operand {
     Registered(gdr_object::LocalMemory),

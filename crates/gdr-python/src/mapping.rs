@@ -14,16 +14,16 @@ use crate::host_memory::{HostAddress, HostMemory};
 use crate::runtime::Runtime;
 use crate::tensor::{Access, Tensor};
 
-/// Copies up to this length keep the interpreter's lock: they take a few microseconds, and a thread
-/// that gives the lock away may wait 5 ms for it.
+/// Copies up to this length keep the GIL. They take a few microseconds, and a thread that releases the GIL may wait 5
+/// ms to get it back.
 const SHORT_WRITE: usize = 16 << 10;
-/// The same for reads, a PCIe round trip for each 64 bytes.
+/// The same limit for reads, which need a PCIe round trip per 64 bytes.
 const SHORT_READ: usize = 256;
 
 /// Maps GPU memory for the CPU.
 ///
-/// `memory` is a tensor of PyTorch, CuPy, Numba or JAX, or a tuple (address, bytes). It is kept
-/// until the mapping is closed. Nothing is copied, and no kernel module is needed.
+/// `memory` is a tensor of PyTorch, CuPy, Numba or JAX, or a tuple (address, bytes). It is kept alive until the mapping
+/// is closed. Nothing is copied, and no kernel module is needed.
 #[pyfunction]
 #[pyo3(signature = (memory, /))]
 pub(crate) fn map(memory: &Bound<'_, PyAny>) -> PyResult<Mapping> {
@@ -34,8 +34,8 @@ pub(crate) fn map(memory: &Bound<'_, PyAny>) -> PyResult<Mapping> {
 
 /// GPU memory that the CPU reads and writes in place, over PCIe.
 ///
-/// Reads and writes act on the memory as it is: they wait for no stream, and no stream waits for
-/// them. Signal shows when a stream has come so far.
+/// Reads and writes access the memory in its current state: they do not wait for streams, and streams do not wait for
+/// them. Use Signal to find out how far a stream has come.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -45,7 +45,7 @@ pub(crate) struct Mapping {
     len: usize,
     device: Ordinal,
     backend: &'static str,
-    /// `None` once it is closed. A copy that runs meanwhile ends first.
+    /// `None` once closed. A copy in progress ends first.
     open: Mutex<Option<Arc<Open>>>,
 }
 
@@ -92,7 +92,7 @@ impl Mapping {
     }
 
     fn open(&self) -> PyResult<Arc<Open>> {
-        // It is set as a whole, so it is valid after a panic.
+        // The value is set as a whole, so it stays valid after a panic.
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = || PyValueError::new_err("the mapping is closed: map the memory again");
         open.clone().ok_or_else(closed)
@@ -131,12 +131,12 @@ impl Open {
         let mapping = self.copier.mapping();
         let to = mapping.as_ptr().wrapping_add(span.offset as usize);
         let (routine, caching) = (mapping.routine(), mapping.caching());
-        // SAFETY: the caller's promise; the mapping exists as long as `self`, in this process.
+        // SAFETY: guaranteed by the caller; the mapping exists in this process as long as `self`.
         unsafe { cpu::copy_to(routine, caching, to, from.0, span.len) };
         Ok(())
     }
 
-    /// A forked child has no mappings.
+    /// Fails in a forked child, which has no mappings.
     fn check_process(&self) -> PyResult<()> {
         if self.runtime.context().origin().is_current_fast() {
             return Ok(());
@@ -149,7 +149,7 @@ context_manager!(Mapping);
 
 #[pymethods]
 impl Mapping {
-    /// The element at `index` as a number, as the memory has it now.
+    /// Returns the element at `index` as a number, as the memory has it now.
     #[pyo3(signature = (index = 0, /))]
     fn item(&self, py: Python<'_>, index: usize) -> PyResult<Py<PyAny>> {
         self.dtype.check_value()?;
@@ -160,7 +160,7 @@ impl Mapping {
             PyIndexError::new_err(format!("there is no element {index}: there are {count}"))
         })?;
         let mut bytes = [0; LONGEST];
-        // One round trip takes less than giving the interpreter's lock away and taking it again.
+        // One round trip takes less time than releasing and reacquiring the GIL.
         let read = self
             .open()?
             .copier
@@ -170,7 +170,7 @@ impl Mapping {
         self.dtype.value(py, &bytes[..size])
     }
 
-    /// Copies GPU memory from `offset` on: into all of `out`, which is returned, or as new bytes.
+    /// Copies GPU memory, starting at `offset`: into all of `out`, which is returned, or as new bytes.
     #[pyo3(signature = (out = None, /, *, offset = 0, nbytes = None))]
     fn read<'py>(
         &self,
@@ -197,28 +197,28 @@ impl Mapping {
             ));
         }
         let (span, to) = (self.span(offset, host.len())?, host.address());
-        // SAFETY: `host` has the length of the span, which was checked, and is kept until the end.
+        // SAFETY: `host` has the length of the span, which was checked, and is kept alive until the end.
         unlocked(py, host.len(), SHORT_READ, move || unsafe {
             open.read(span, to)
         })?;
         Ok(out)
     }
 
-    /// Copies all bytes of `src` (bytes, a NumPy array, a CPU tensor) to `offset`. On return they are in
-    /// flight to the GPU, in order; kernels launched from now on see them.
+    /// Copies all bytes of `src` (bytes, a NumPy array, a CPU tensor) to `offset`. On return they are on their way to
+    /// the GPU, in order; kernels launched from now on see them.
     #[pyo3(signature = (src, /, *, offset = 0))]
     fn write(&self, py: Python<'_>, src: &Bound<'_, PyAny>, offset: usize) -> PyResult<()> {
         Access::ReadWrite.check_within(self.access)?;
         let open = self.open()?;
         let host = HostMemory::of(src, Access::ReadOnly)?;
         let (span, from) = (self.span(offset, host.len())?, host.address());
-        // SAFETY: `host` has the length of the span, which was checked, and is kept until the end.
+        // SAFETY: `host` has the length of the span, which was checked, and is kept alive until the end.
         unlocked(py, host.len(), SHORT_WRITE, move || unsafe {
             open.write(span, from)
         })
     }
 
-    /// Unmaps the memory and releases the tensor. A second call does nothing.
+    /// Unmaps the memory and releases the tensor. Further calls do nothing.
     fn close(&self, py: Python<'_>) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = open.take();
@@ -226,7 +226,7 @@ impl Mapping {
         py.detach(|| drop(closed));
     }
 
-    /// The address in GPU memory.
+    /// Returns the address in GPU memory.
     #[getter]
     fn address(&self) -> u64 {
         self.address
@@ -238,13 +238,13 @@ impl Mapping {
         self.len
     }
 
-    /// The number of the GPU in this process.
+    /// Returns the number of the GPU in this process.
     #[getter]
     fn device(&self) -> u32 {
         self.device.0
     }
 
-    /// The way by which the memory is mapped: rm, dmabuf, gdrdrv or sim.
+    /// Returns the way by which the memory is mapped: rm, dmabuf, gdrdrv or sim.
     #[getter]
     fn backend(&self) -> &'static str {
         self.backend
@@ -262,7 +262,7 @@ impl Mapping {
     }
 }
 
-/// Copies `len` bytes by `copy`, without the interpreter's lock where they are more than `short`.
+/// Copies `len` bytes with `copy`, releasing the GIL if they are more than `short`.
 fn unlocked(
     py: Python<'_>,
     len: usize,

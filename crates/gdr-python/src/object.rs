@@ -20,15 +20,16 @@ use crate::stream::{ProgramStream, Streams};
 use crate::tensor::Access;
 use crate::waiting::{INTERRUPTIBLE, deadline};
 
-/// An object of this process, which peers reach until it or its server is closed. The server keeps it. ObjectServer.object() makes it.
+/// An object of this process, which peers can access until it or its server is closed. The server keeps it. Created by
+/// ObjectServer.object().
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct Object {
     name: String,
     nbytes: u64,
-    /// `None` once it is closed.
+    /// `None` once closed.
     open: Mutex<Option<Arc<gdr_object::Object>>>,
-    /// Those that it was published from.
+    /// Streams that it was published from.
     streams: Streams,
     server: Arc<OpenServer>,
 }
@@ -45,7 +46,7 @@ impl Object {
     }
 
     fn open(&self) -> PyResult<Arc<gdr_object::Object>> {
-        // It is set as a whole, so it is valid after a panic.
+        // The value is set as a whole, so it stays valid after a panic.
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = || PyValueError::new_err("the object is closed: make it again");
         open.clone().ok_or_else(closed)
@@ -69,7 +70,7 @@ impl Object {
                 })
             });
             match published {
-                // A ring that blocks waits for its followers.
+                // A blocking ring waits for its followers.
                 Err(Error::RingFull { .. }) if !until.has_passed() => py.check_signals()?,
                 published => {
                     let epoch = published.map_err(IntoException::into_exception)?;
@@ -86,11 +87,11 @@ context_manager!(Object);
 impl Object {
     /// Publishes all of `source` as the next epoch, and returns its number.
     ///
-    /// Of host memory (bytes, a NumPy array, a CPU tensor) the bytes are copied at once; only a ring that
-    /// blocks waits, for its followers and up to `timeout` seconds. Of GPU memory a copy is queued on
-    /// `stream`, and the publication after it; nothing is waited for, and later work on that stream may
-    /// overwrite the tensor. `stream` is a stream of PyTorch or CuPy, None for the legacy default stream,
-    /// or the address of one that exists as long as this object.
+    /// Host memory (bytes, a NumPy array, a CPU tensor) is copied at once; only a blocking ring waits for its
+    /// followers, up to `timeout` seconds. For GPU memory, a copy followed by the publication is queued on `stream`.
+    /// The call does not wait for them, and later work on that stream may overwrite the tensor. `stream` is a stream of
+    /// PyTorch or CuPy, None for the legacy default stream, or the address of a stream that exists as long as this
+    /// object.
     #[pyo3(signature = (source, /, stream = None, *, timeout = 30.0))]
     fn publish_from(
         &self,
@@ -115,10 +116,10 @@ impl Object {
         })
     }
 
-    /// Publishes what work on `stream` writes, as the next epoch, and returns its number. `write` is called
-    /// at once with the GPU memory of that epoch, a DeviceSlot, and queues the work; a copy of the tensors of
-    /// `gather`, and the publication, are queued after it, and nothing is waited for. Only work of this call
-    /// may write to the memory. If `write` raises an exception, nothing is published.
+    /// Publishes what work on `stream` writes, as the next epoch, and returns its number. `write` is called at once
+    /// with the GPU memory of that epoch, a DeviceSlot, and queues the work. A copy of the tensors of `gather` and the
+    /// publication are queued after it; the call does not wait for them. Only work queued by this call may write to the
+    /// memory. If `write` raises an exception, nothing is published.
     ///
     /// `stream` as for publish_from().
     #[pyo3(signature = (write, /, stream = None, *, gather = None))]
@@ -167,7 +168,7 @@ impl Object {
         })
     }
 
-    /// Ends it: peers get gdr.Gone, and its memory is freed. A second call does nothing.
+    /// Ends the object: peers get gdr.Gone, and its memory is freed. Further calls do nothing.
     fn close(&self, py: Python<'_>) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = open.take();
@@ -179,7 +180,7 @@ impl Object {
         });
     }
 
-    /// Its name.
+    /// Returns its name.
     #[getter]
     fn name(&self) -> &str {
         &self.name
@@ -191,19 +192,19 @@ impl Object {
         self.nbytes
     }
 
-    /// The newest epoch; None if nothing has been published.
+    /// Returns the newest epoch; None if nothing has been published.
     #[getter]
     fn newest(&self) -> PyResult<Option<u64>> {
         Ok(self.open()?.newest().map(gdr_object::Epoch::get))
     }
 
-    /// How many links have it open.
+    /// Returns how many links have it open.
     #[getter]
     fn readers(&self) -> PyResult<usize> {
         Ok(self.open()?.readers())
     }
 
-    /// What it is and where, and how RDMA reaches it.
+    /// Returns what it is and where, and how RDMA reaches it.
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let info = self.open()?.info().map_err(IntoException::into_exception)?;

@@ -1,4 +1,4 @@
-//! The exceptions of objects, whose classes `gdr._errors` has.
+//! Exceptions of objects, whose classes are in `gdr._errors`.
 
 use gdr_object::{BusyReason, Error, GoneReason};
 use pyo3::exceptions::PyValueError;
@@ -94,7 +94,7 @@ const fn gone(why: GoneReason) -> &'static str {
     }
 }
 
-/// An exception of a class of `gdr._errors`, with its fields.
+/// Returns an exception of a class of `gdr._errors`, with its fields.
 fn raise(
     class: &str,
     text: String,

@@ -1,10 +1,10 @@
-//! What an owner says of an object, as a dict.
+//! An owner's description of an object, as a dict.
 
 use gdr_object::{Location, Mode, ObjectInfo, Rights, WhenFull};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// The fields of an object's description.
+/// Returns the fields of an object's description.
 pub(crate) fn to_dict<'py>(py: Python<'py>, info: &ObjectInfo) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("name", info.name.as_str())?;

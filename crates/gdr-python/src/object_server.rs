@@ -25,13 +25,13 @@ use crate::waiting::{deadline, limit, wait};
 
 /// Serves named memory of this process, which other processes read, write and watch by RDMA.
 ///
-/// `address` is the IP address and the port to listen at; port 0 takes any. `key` is a shared key
-/// (bytes, at least 16, or the path of a file with them); without one, only
-/// processes of the same user on this host, and of root, are accepted. `nic` names an RDMA device; without one, gdr itself speaks RoCE at the address.
-/// `limit` is how many bytes it sends in a second, at most, to all readers together, which a network card does not
-/// keep to: `nic` then fails. RDMA packets are neither encrypted nor authenticated.
+/// `address` is the IP address and port to listen at; port 0 picks a free port. `key` is a shared key (bytes, at least
+/// 16, or the path of a file that contains them); without a key, only processes on this host of the same user or root
+/// are accepted. `nic` names an RDMA device; by default, gdr itself speaks RoCE at the address. `limit` is the maximum
+/// number of bytes per second to send to all readers together; it cannot be combined with `nic`, because network cards
+/// do not enforce it. RDMA packets are neither encrypted nor authenticated.
 ///
-/// It serves until it is closed, or neither it nor one of its objects is used any more.
+/// Serves until it is closed, or until neither it nor any of its objects is in use.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct ObjectServer {
@@ -43,16 +43,16 @@ pub(crate) struct ObjectServer {
 #[derive(Debug)]
 pub(crate) struct OpenServer(Mutex<Option<Served>>);
 
-/// An owner with the objects that are not closed.
+/// An owner with its open objects.
 #[derive(Debug)]
 struct Served {
-    // Field order is drop order: peers lose the connection before the objects.
+    // Fields drop in order: peers lose the connection before the objects.
     server: gdr_object::ObjectServer,
     objects: Vec<Arc<gdr_object::Object>>,
 }
 
 impl OpenServer {
-    /// The value is set as a whole, so it is valid after a panic.
+    /// Locks the value, which is set as a whole and so stays valid after a panic.
     fn lock(&self) -> MutexGuard<'_, Option<Served>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,7 +62,7 @@ impl OpenServer {
         drop(closed);
     }
 
-    /// Ends an object, if it is not used by another thread.
+    /// Ends an object, unless another thread uses it.
     pub(crate) fn end(&self, object: &Arc<gdr_object::Object>) {
         if let Some(served) = &mut *self.lock() {
             served.objects.retain(|it| !Arc::ptr_eq(it, object));
@@ -72,13 +72,12 @@ impl OpenServer {
 
 impl Drop for OpenServer {
     fn drop(&mut self) {
-        // It waits for threads: not with the interpreter's lock, which this thread has if Python drops the
-        // value.
+        // Closing waits for threads, so release the GIL, which this thread holds if Python drops the value.
         let _ended = Python::try_attach(|py| py.detach(|| self.close()));
     }
 }
 
-/// What an object is made like.
+/// Template of an object.
 struct Model {
     element: Element,
     shape: Shape,
@@ -106,7 +105,7 @@ impl Model {
         }
     }
 
-    /// Elements of a type that objects do not have become a row of bytes.
+    /// Elements of a type that objects do not support become a row of bytes.
     fn new(dtype: Dtype, shape: &[u64], nbytes: u64, device: Option<Ordinal>) -> PyResult<Self> {
         let (element, shape) = match dtype.element() {
             Some(element) => (element, Shape::new(shape)),
@@ -154,12 +153,12 @@ impl ObjectServer {
         })
     }
 
-    /// Makes an object of `nbytes` bytes in host memory, or in memory of the GPU `device`; or one with
-    /// the place, elements and shape of the tensor `like`, whose contents are not copied.
+    /// Creates an object of `nbytes` bytes in host memory, or in memory of the GPU `device`; or one with the location,
+    /// elements and shape of the tensor `like`, whose contents are not copied.
     ///
-    /// `mode` is "latest" (a get returns the newest epoch, whole), "live" (one copy, which may be torn)
-    /// or "ring:SLOTS" (the last epochs); `when_full` of a ring is "drop-oldest" or "block". `access` of
-    /// peers is "read" or "read-write", `checksum` of each epoch "none" or "sum64".
+    /// `mode` is "latest" (a get returns the newest epoch, whole), "live" (one copy, which may be torn) or "ring:SLOTS"
+    /// (the last epochs); `when_full` of a ring is "drop-oldest" or "block". `access` of peers is "read" or
+    /// "read-write"; `checksum` of each epoch is "none" or "sum64".
     #[pyo3(signature = (
         name, nbytes = None, *, like = None, device = None, mode = "latest", when_full = None,
         access = "read", checksum = "none"
@@ -220,9 +219,9 @@ impl ObjectServer {
         })
     }
 
-    /// Offers an object of another owner under a name, in host memory: each epoch is got once, and readers get it
-    /// from here. `source` is "HOST:PORT/NAME"; the link to its owner, with `key` and `nic` as for Link, is the
-    /// relay's alone. An owner that does not answer for `timeout` seconds is taken as gone.
+    /// Offers another owner's object under a name, from host memory: each epoch is fetched once, and readers get it
+    /// from here. `source` is "HOST:PORT/NAME". The link to its owner, with `key` and `nic` as for Link, is used only
+    /// by the relay. An owner that does not answer for `timeout` seconds counts as gone.
     #[pyo3(signature = (name, source, *, key = None, nic = None, timeout = 30.0))]
     fn relay(
         &self,
@@ -262,12 +261,12 @@ impl ObjectServer {
         })?
     }
 
-    /// Ends it and its objects: peers get gdr.Gone. A second call does nothing.
+    /// Ends the server and its objects: peers get gdr.Gone. Further calls do nothing.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.open.close());
     }
 
-    /// The address and the port that links connect to.
+    /// Returns the address and the port that links connect to.
     #[getter]
     fn address(&self) -> String {
         self.address.to_string()

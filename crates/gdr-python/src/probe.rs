@@ -1,4 +1,4 @@
-//! The routes to GPU memory: of the CPU, and of each RDMA device.
+//! Routes to GPU memory, for the CPU and for each RDMA device.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::error::IntoException;
 use crate::runtime::Runtime;
 use crate::tensor::Tensor;
 
-/// How one side reaches the memory, or why it does not.
+/// How one side accesses the memory, or why it cannot.
 struct Reach {
-    /// The route or the RDMA device.
+    /// Name of the route or the RDMA device.
     name: String,
-    /// The way by which it does; `None` where it does not.
+    /// How it accesses the memory; `None` if it cannot.
     method: Option<String>,
-    /// Why other ways do not.
+    /// Why other methods do not work.
     rejected: Vec<String>,
 }
 
-/// What is found about memory.
+/// What was found out about the memory.
 struct Found {
     gpu: Gpu,
     allocator: &'static str,
@@ -31,9 +31,9 @@ struct Found {
     nics: Result<Vec<Reach>, String>,
 }
 
-/// Reports by which ways the CPU and each RDMA device reach GPU memory, and why not by others.
+/// Reports how the CPU and each RDMA device can access GPU memory, and why other methods do not work.
 ///
-/// `memory` is as for map(). It is registered with each device for reading, and released again.
+/// `memory` is as for map(). It is registered with each device for reading, and then released again.
 #[pyfunction]
 #[pyo3(signature = (memory, /))]
 pub(crate) fn probe<'py>(memory: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {

@@ -1,4 +1,4 @@
-//! Objects that stand for an object of another owner.
+//! Objects that mirror another owner's object.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,15 +10,15 @@ use crate::error::IntoException;
 use crate::object_server::OpenServer;
 use crate::waiting::{INTERRUPTIBLE, deadline};
 
-/// An object with the epochs of another owner's object, for readers that are not all to read from that owner.
-/// ObjectServer.relay() makes it. Once the owner is gone, so is the object.
+/// An object that mirrors the epochs of another owner's object, to spare that owner some of its readers. Created by
+/// ObjectServer.relay(). It is gone once that owner is gone.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct Relay {
     name: String,
-    /// None once it is closed.
+    /// None once closed.
     open: Mutex<Option<Arc<gdr_object::Relay>>>,
-    /// It serves as long as this does.
+    /// Keeps the server running.
     _server: Arc<OpenServer>,
 }
 
@@ -31,7 +31,7 @@ impl Relay {
         }
     }
 
-    /// It is set as a whole, so it is valid after a panic.
+    /// The value is set as a whole, so it stays valid after a panic.
     fn lock(&self) -> MutexGuard<'_, Option<Arc<gdr_object::Relay>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -41,7 +41,7 @@ context_manager!(Relay);
 
 #[pymethods]
 impl Relay {
-    /// Waits until its owner is gone, and raises what says so; returns after `timeout` seconds.
+    /// Waits until the original owner is gone, and raises the error that says so; returns after `timeout` seconds.
     #[pyo3(signature = (*, timeout = 30.0))]
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let until = deadline(timeout)?;
@@ -57,25 +57,25 @@ impl Relay {
         }
     }
 
-    /// Ends it: readers get gdr.Gone. A second call does nothing.
+    /// Ends the relay: readers get gdr.Gone. Further calls do nothing.
     fn close(&self, py: Python<'_>) {
         let closed = self.lock().take();
         py.detach(|| drop(closed));
     }
 
-    /// The name of its object.
+    /// Returns the name of its object.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// The newest epoch that it offers; None before the first one, and once it has ended.
+    /// Returns the newest epoch that it offers; None before the first one, and after its end.
     #[getter]
     fn newest(&self) -> Option<u64> {
         self.lock().as_ref()?.newest().map(Epoch::get)
     }
 
-    /// How many links have it open.
+    /// Returns how many links have it open.
     #[getter]
     fn readers(&self) -> usize {
         self.lock().as_ref().map_or(0, |relay| relay.readers())

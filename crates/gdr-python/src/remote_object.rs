@@ -1,4 +1,4 @@
-//! Objects of an owner, as a link sees them.
+//! An owner's objects, accessed over a link.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::tensor::Access;
 use crate::tensor_index::TensorIndex;
 use crate::waiting::{deadline, wait};
 
-/// An object of an owner. Link.open() makes it.
+/// An object of an owner. Created by Link.open().
 ///
-/// Ctrl-C ends each of its calls, and calls of other threads over the same link. A call that has raised
-/// an exception writes no more bytes to the memory of this process.
+/// Ctrl-C ends any call, and calls of other threads over the same link. A call that has raised an exception no longer
+/// writes to the memory of this process.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct RemoteObject {
@@ -33,7 +33,7 @@ impl RemoteObject {
         Self { link, object }
     }
 
-    /// Calls `call` without the interpreter's lock, with the link and the object.
+    /// Calls `call` with the link and the object, without holding the GIL.
     fn call<R: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -50,12 +50,11 @@ impl RemoteObject {
 
 #[pymethods]
 impl RemoteObject {
-    /// Reads the newest epoch into the beginning of `out`, and returns its number. Except in mode "live",
-    /// the bytes come from one publication.
+    /// Reads the newest epoch into the beginning of `out`, and returns its number. Except in mode "live", all bytes
+    /// come from one publication.
     ///
-    /// `out` is GPU memory as for map(), host memory (a bytearray, a NumPy array, a CPU tensor), or what
-    /// Link.memory() returned. With `extents`, only these parts are read, to where they say; no checksum is
-    /// compared then.
+    /// `out` is GPU memory as for map(), host memory (a bytearray, a NumPy array, a CPU tensor), or a result of
+    /// Link.memory(). With `extents`, only these parts are read, to the given places, and no checksum is compared.
     #[pyo3(signature = (out, /, *, extents = None, timeout = 30.0))]
     fn get_into(
         &self,
@@ -85,7 +84,7 @@ impl RemoteObject {
         Ok((epoch, PyBytes::new(py, &bytes)))
     }
 
-    /// Reads as many bytes as `out` has from `offset` of the newest epoch on, and returns its number.
+    /// Reads len(`out`) bytes of the newest epoch, starting at `offset`, and returns its number.
     #[pyo3(signature = (offset, out, /, *, timeout = 30.0))]
     fn read_at(
         &self,
@@ -101,7 +100,7 @@ impl RemoteObject {
         })
     }
 
-    /// Reads which tensors the object holds: of a publisher of gdr.torch, or of `gdr serve --safetensors`.
+    /// Reads which tensors the object holds, if a gdr.torch publisher or `gdr serve --safetensors` offers it.
     #[pyo3(signature = (*, timeout = 30.0))]
     fn tensors(&self, py: Python<'_>, timeout: f64) -> PyResult<TensorIndex> {
         self.call(py, timeout, |_, object, until| {
@@ -110,8 +109,8 @@ impl RemoteObject {
         })
     }
 
-    /// Waits until an epoch after `epoch` is published, any with None, and returns the newest one. After
-    /// `timeout` seconds it raises gdr.NothingNewer.
+    /// Waits until an epoch after `epoch` is published (any epoch, for None), and returns the newest one. Raises
+    /// gdr.NothingNewer after `timeout` seconds.
     #[pyo3(signature = (epoch = None, *, timeout = 30.0))]
     fn wait_newer(&self, py: Python<'_>, epoch: Option<u64>, timeout: f64) -> PyResult<u64> {
         let seen = epoch.map(|number| {
@@ -125,8 +124,8 @@ impl RemoteObject {
         })
     }
 
-    /// Publishes all of `source` as the next epoch, and returns its number. Readers see it once all bytes
-    /// have arrived; if the call fails, nothing is published. The owner has to permit it.
+    /// Publishes all of `source` as the next epoch, and returns its number. Readers see it once all bytes have arrived;
+    /// if the call fails, nothing is published. The owner must permit this.
     #[pyo3(signature = (source, /, *, timeout = 30.0))]
     fn put_from(&self, py: Python<'_>, source: &Bound<'_, PyAny>, timeout: f64) -> PyResult<u64> {
         let operand = Operand::of(source, Access::ReadOnly)?;
@@ -136,7 +135,7 @@ impl RemoteObject {
         })
     }
 
-    /// The newest epoch; None if nothing has been published.
+    /// Returns the newest epoch; None if nothing has been published.
     #[pyo3(signature = (*, timeout = 30.0))]
     fn newest(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<u64>> {
         self.call(py, timeout, |_, object, until| {
@@ -147,19 +146,19 @@ impl RemoteObject {
         })
     }
 
-    /// Its name.
+    /// Returns its name.
     #[getter]
     fn name(&self) -> &str {
         self.object.name().as_str()
     }
 
-    /// Bytes of an epoch, when it was opened or opened again after a change.
+    /// Bytes per epoch, as of the last time the object was opened, or reopened after a change.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.object.info().bytes
     }
 
-    /// What the owner said of it when it was opened, or opened again after a change.
+    /// Returns the owner's description, as of the last time the object was opened, or reopened after a change.
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         object_info::to_dict(py, &self.object.info())

@@ -11,33 +11,33 @@ use pyo3::PyResult;
 use crate::error::IntoException;
 use crate::signal::SignalWords;
 
-/// What is opened once for each process, at the first use.
+/// Objects that are opened once per process, at the first use.
 #[derive(Debug)]
 pub(crate) struct Runtime {
     gpus: Vec<OpenGpu>,
     context: Context,
 }
 
-/// A GPU and what is made once for it.
+/// A GPU, with what is created once for it.
 #[derive(Debug)]
 pub(crate) struct OpenGpu {
     pub(crate) gpu: Gpu,
     pub(crate) signal_words: SignalWords,
-    /// A planner for each kind of mapping: which paths copies take.
+    /// A planner for each kind of mapping, which chooses the paths of copies.
     planners: Mutex<Vec<(MappingKind, Planner)>>,
 }
 
-/// What the planner of a GPU's mappings depends on.
+/// The properties that the planner of a GPU's mappings depends on.
 type MappingKind = (BackendKind, Caching);
 
 impl OpenGpu {
-    /// The planner of copies to and from a mapping of this GPU's memory.
+    /// Returns the planner of copies to and from a mapping of this GPU's memory.
     ///
-    /// The profile of this machine is read at the first mapping of a kind, and kept as long as the
-    /// process: a program that maps for each request would read it each time.
+    /// The profile of this machine is read at the first mapping of a kind and kept for the life of the process;
+    /// otherwise a program that maps for each request would read it every time.
     pub(crate) fn planner(&self, mapping: &Mapping) -> PyResult<Planner> {
         let kind = (mapping.backend(), mapping.caching());
-        // A list of whole planners is valid after a panic.
+        // The list holds only complete planners, so it stays valid after a panic.
         let mut planners = self.planners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, planner)) = planners.iter().find(|(known, _)| *known == kind) {
             return Ok(planner.clone());
@@ -52,12 +52,12 @@ impl OpenGpu {
 }
 
 impl Runtime {
-    /// The runtime of this process. A forked child opens its own.
+    /// Returns the runtime of this process. A forked child opens its own.
     ///
-    /// The GPUs are simulated where `GDR_BACKEND` is `sim`, and never otherwise.
+    /// The GPUs are simulated if `GDR_BACKEND` is `sim`, and never otherwise.
     pub(crate) fn get() -> PyResult<Arc<Self>> {
         static RUNTIME: PerProcess<Mutex<Option<Arc<Runtime>>>> = PerProcess::new();
-        // What is inside is valid after a panic: it is set as a whole.
+        // The content is set as a whole, so it stays valid after a panic.
         let mut runtime = RUNTIME
             .get_fast()
             .lock()
@@ -78,7 +78,7 @@ impl Runtime {
             count: 0,
         };
         let first = gpus.first().ok_or_else(|| none.into_exception())?;
-        // One context reaches the memory of every GPU of its driver.
+        // One context can map the memory of every GPU of its driver.
         let context = Context::open_for(first).map_err(IntoException::into_exception)?;
         let gpus = gpus
             .into_iter()
@@ -91,12 +91,12 @@ impl Runtime {
         Ok(Self { gpus, context })
     }
 
-    /// The context that maps memory.
+    /// Returns the context that maps memory.
     pub(crate) fn context(&self) -> &Context {
         &self.context
     }
 
-    /// A GPU by its number in this process.
+    /// Returns a GPU by its number in this process.
     pub(crate) fn gpu(&self, ordinal: Ordinal) -> PyResult<&OpenGpu> {
         let found = self
             .gpus
@@ -108,9 +108,9 @@ impl Runtime {
         })
     }
 
-    /// The GPU whose memory an address belongs to.
+    /// Returns the GPU whose memory an address belongs to.
     pub(crate) fn gpu_of(&self, ptr: DevicePtr) -> PyResult<&OpenGpu> {
-        // Every GPU of a process has the same driver.
+        // All GPUs of a process have the same driver.
         let driver = self.gpus.first().map(|open| open.gpu.driver());
         let unknown = || gdr_cuda::Error::UnknownPointer { ptr }.into_exception();
         let info = driver

@@ -13,8 +13,7 @@ use crate::error::IntoException;
 /// The TCP port of owners, unless one is given.
 const PORT: u16 = 4791;
 
-/// The peers that a key allows: `None` allows this host's, bytes are the key, and a path names a file
-/// with it.
+/// Returns the peers that a key allows: `None` allows this host's, bytes are the key, and a path names a file with it.
 pub(crate) fn security(key: Option<&Bound<'_, PyAny>>) -> PyResult<Security> {
     let Some(key) = key else {
         return Ok(Security::Loopback);
@@ -33,7 +32,7 @@ pub(crate) fn security(key: Option<&Bound<'_, PyAny>>) -> PyResult<Security> {
         .map_err(IntoException::into_exception)
 }
 
-/// The address of an owner: an IP address or a host name, and its port unless that is 4791.
+/// Returns the address of an owner: an IP address or a host name, and its port unless that is 4791.
 pub(crate) fn address(py: Python<'_>, text: &str) -> PyResult<SocketAddr> {
     let with_port = text.parse();
     let alone = || text.parse().map(|ip: IpAddr| SocketAddr::new(ip, PORT));
@@ -53,13 +52,13 @@ pub(crate) fn address(py: Python<'_>, text: &str) -> PyResult<SocketAddr> {
     })
 }
 
-/// The first address of a host, by Python's resolver, which a signal interrupts.
+/// Resolves the first address of a host by Python's resolver, which a signal interrupts.
 fn resolve(py: Python<'_>, host: &str, port: u16) -> PyResult<Option<SocketAddr>> {
     let socket = py.import("socket")?;
     let of_streams = (host, port, 0, socket.getattr("SOCK_STREAM")?);
     let found = match socket.call_method1("getaddrinfo", of_streams) {
         Ok(found) => found,
-        // An unknown name, or a text that cannot be one.
+        // An unknown name, or a text that is not a valid name.
         Err(error) if error.is_instance_of::<PyOSError>(py) => return Ok(None),
         Err(error) if error.is_instance_of::<PyUnicodeError>(py) => return Ok(None),
         Err(error) => return Err(error),
@@ -73,7 +72,7 @@ fn resolve(py: Python<'_>, host: &str, port: u16) -> PyResult<Option<SocketAddr>
     Ok(None)
 }
 
-/// The RDMA device of this name, `None` for one of gdr's own at the address that leads to the peer.
+/// Returns the RDMA device of this name, `None` for one of gdr's own at the address that leads to the peer.
 pub(crate) fn device(nic: Option<String>) -> PyResult<Option<Device>> {
     let opened = nic.map(|name| Device::verbs(&VerbsOptions::new().device(&name)));
     opened.transpose().map_err(IntoException::into_exception)

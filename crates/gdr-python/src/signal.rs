@@ -17,15 +17,15 @@ use crate::waiting::{self, INTERRUPTIBLE};
 
 /// Bytes of page-locked memory that signals share.
 const PAGE: usize = 4096;
-/// Each word has a cache line of its own: a write to one disturbs no poll of another.
+/// Each word has its own cache line, so that a write to one does not disturb polling of another.
 const LINE: usize = 64;
 /// How long a wait polls without a pause.
 const POLLING: Duration = Duration::from_millis(2);
-/// The pause between polls afterwards.
+/// Pause between polls afterwards.
 const PAUSE: Duration = Duration::from_micros(20);
 /// Page-locked words of one GPU.
 ///
-/// They are never freed: a stream or a captured graph may write to a word after its signal is gone.
+/// Never freed, because a stream or a captured graph may write to a word after its signal is gone.
 #[derive(Debug)]
 pub(crate) struct SignalWords {
     gpu: Gpu,
@@ -45,9 +45,9 @@ impl SignalWords {
         Self { gpu, unused }
     }
 
-    /// A word that no signal has, with the value 0.
+    /// Takes a word that no signal has, with the value 0.
     fn take(&self) -> gdr_cuda::Result<Word> {
-        // A list of whole words is valid after a panic.
+        // The list holds only complete words, so it stays valid after a panic.
         let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
         if unused.is_empty() {
             let page = Arc::new(self.gpu.allocate_host(PAGE)?);
@@ -57,7 +57,7 @@ impl SignalWords {
             };
             unused.extend((0..PAGE).step_by(LINE).map(word));
         }
-        // Not empty: a page has words.
+        // Not empty, because a page contains words.
         let word = unused.pop().ok_or(gdr_cuda::Error::OutOfRange {
             offset: 0,
             wanted: LINE as u64,
@@ -85,7 +85,7 @@ impl Word {
     }
 }
 
-/// Shows the CPU that a stream has come so far, without a call of the driver.
+/// Tells the CPU how far a stream has come, without calling the driver.
 ///
 /// record() queues a write of a number on a stream; wait() polls for it in host memory.
 #[pyclass(frozen, module = "gdr")]
@@ -94,12 +94,12 @@ pub(crate) struct Signal {
     runtime: Arc<Runtime>,
     device: Ordinal,
     word: Word,
-    /// The number that was recorded last.
+    /// The number recorded last.
     recorded: AtomicU32,
 }
 
 impl Signal {
-    /// Polls until `target` is reached; `false` at the deadline.
+    /// Polls until `target` is reached; returns `false` at the deadline.
     fn poll(&self, target: u32, start: Instant, deadline: Instant) -> PyResult<bool> {
         loop {
             if is_reached(self.word.load()?, target) {
@@ -142,9 +142,9 @@ impl Signal {
         })
     }
 
-    /// Queues a write of `value` on `stream`, after the work queued so far, and returns `value`: one more
-    /// than the last call's unless given. A capture into a CUDA graph records it, too; set `value` to 0
-    /// before each replay then.
+    /// Queues a write of `value` on `stream`, after the work queued so far, and returns `value`; by default, one more
+    /// than in the last call. A capture into a CUDA graph also records it; in that case, set `value` to 0 before each
+    /// replay.
     ///
     /// `stream` is a stream of PyTorch or CuPy, its address, or None for the legacy default stream.
     #[pyo3(signature = (stream = None, /, value = None))]
@@ -168,8 +168,8 @@ impl Signal {
                 .gpu_ptr()
                 .checked_add(self.word.offset as u64);
             let at = at.ok_or_else(|| PyValueError::new_err("the signal has no address"))?;
-            // SAFETY: the word is page-locked memory of this driver that is never freed. The program passed
-            // a stream of its own.
+            // SAFETY: the word is in page-locked memory of this driver that is never freed, and the stream belongs to
+            // the program.
             let queued = unsafe { gpu.driver().queue_write_u32(stream, at, value) };
             queued.map_err(IntoException::into_exception)?;
             self.recorded.store(value, Ordering::Relaxed);
@@ -177,8 +177,8 @@ impl Signal {
         })
     }
 
-    /// Waits until the signal has reached `value`, by default the last record()'s. After `timeout`
-    /// seconds it raises TimeoutError.
+    /// Waits until the signal has reached `value`, by default the value of the last record(). Raises TimeoutError after
+    /// `timeout` seconds.
     #[pyo3(signature = (value = None, timeout = 30.0))]
     fn wait(&self, py: Python<'_>, value: Option<u32>, timeout: f64) -> PyResult<()> {
         let limit = waiting::limit(timeout)?;
@@ -208,7 +208,7 @@ impl Signal {
         }
     }
 
-    /// The number that the signal has.
+    /// Returns the number that the signal has.
     #[getter]
     fn value(&self) -> PyResult<u32> {
         self.word.load()
@@ -220,7 +220,7 @@ impl Signal {
         self.word.store(value)
     }
 
-    /// The number of the GPU in this process.
+    /// Returns the number of the GPU in this process.
     #[getter]
     fn device(&self) -> u32 {
         self.device.0
@@ -229,7 +229,7 @@ impl Signal {
 
 impl Drop for Signal {
     fn drop(&mut self) {
-        // A word that a stream is still to write to is given to no other signal.
+        // A word that a stream still has to write is not given to another signal.
         let recorded = *self.recorded.get_mut();
         let is_written = self.word.load().is_ok_and(|value| value == recorded);
         if is_written && let Ok(open) = self.runtime.gpu(self.device) {

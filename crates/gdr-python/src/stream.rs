@@ -1,4 +1,4 @@
-//! Streams as a Python program hands them over.
+//! Streams passed by a Python program.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ pub(crate) struct ProgramStream {
 }
 
 impl ProgramStream {
-    /// A stream of PyTorch or CuPy, or its address; the legacy default stream for none.
+    /// Returns a stream of PyTorch or CuPy, or its address; the legacy default stream for none.
     pub(crate) fn of(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         Ok(Self {
             handle: stream.map_or(Ok(0), stream_address)?,
@@ -26,29 +26,29 @@ impl ProgramStream {
     }
 }
 
-/// Streams of the program on which work is queued: one value for each GPU and address. By that an object knows
-/// that a copy comes after another one.
+/// Streams of the program on which work is queued, with one value per GPU and address. With these, an object knows that
+/// one copy follows another.
 #[derive(Debug, Default)]
 pub(crate) struct Streams(Mutex<HashMap<(Ordinal, u64), Arc<Stream>>>);
 
 impl Streams {
-    /// The stream of a GPU, for work whose memory is kept by those who queue it.
+    /// Returns the stream of a GPU, for work whose memory is kept alive by those who queue it.
     pub(crate) fn get(&self, gpu: &Gpu, stream: ProgramStream) -> Arc<Stream> {
         let ProgramStream { handle, owner } = stream;
-        // A map of whole entries is valid after a panic.
+        // The map holds only complete entries, so it stays valid after a panic.
         let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let made = streams
             .entry((gpu.info().ordinal, handle))
             .or_insert_with(|| {
-                // SAFETY: the program passed a stream of its own, which its object owns; an address it promised to
-                // be valid as long as this value. The memory of the work is kept by those who queue it.
+                // SAFETY: the program passed a stream of its own. Its object owns the stream, or the program guaranteed
+                // the address to be valid as long as this value. Those who queue work keep its memory alive.
                 Arc::new(unsafe { Stream::from_owner(gpu, handle, owner) })
             });
         Arc::clone(made)
     }
 }
 
-/// The address of a stream: a number, or an object of a library that has one.
+/// Returns the address of a stream: a number, or an object of a library that has one.
 fn stream_address(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     let py = stream.py();
     if let Ok(address) = stream.extract() {

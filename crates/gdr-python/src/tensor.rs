@@ -1,4 +1,4 @@
-//! GPU memory as a Python program hands it over.
+//! GPU memory passed by a Python program.
 
 use gdr_cuda::{DeviceBuffer, DevicePtr};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -11,7 +11,7 @@ use crate::dtype::Dtype;
 use crate::error::IntoException;
 use crate::runtime::Runtime;
 
-/// What a program may do with memory.
+/// What the program may do with the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     ReadOnly,
@@ -26,7 +26,7 @@ pub(crate) struct Tensor {
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<u64>,
     pub(crate) access: Access,
-    /// The objects that keep the memory allocated.
+    /// Objects that keep the memory allocated.
     pub(crate) owner: Vec<Py<PyAny>>,
 }
 
@@ -57,17 +57,17 @@ impl Tensor {
         object.hasattr(intern!(py, "__cuda_array_interface__"))
     }
 
-    /// The memory, which the objects of the program own that the tensor came with.
+    /// Returns the memory, owned by the program's objects that the tensor came with.
     pub(crate) fn into_buffer(self, runtime: &Runtime) -> PyResult<DeviceBuffer> {
         let gpu = &runtime.gpu_of(self.ptr)?.gpu;
-        // SAFETY: the objects of the program that own the memory are the buffer's owner. Where the program
-        // passed an address, it promised the same. What it writes there is its own decision.
+        // SAFETY: the program's objects that own the memory become the buffer's owner. If the program passed an
+        // address, it made the same guarantee. What it writes there is its own decision.
         let buffer = unsafe { DeviceBuffer::from_owner(gpu, self.ptr, self.bytes, self.owner) };
         buffer.map_err(IntoException::into_exception)
     }
 
-    /// The memory of an object with `__dlpack__` or `__cuda_array_interface__`, or of a tuple
-    /// `(address, bytes)`.
+    /// Returns the memory of an object with `__dlpack__` or `__cuda_array_interface__`, or of a tuple `(address,
+    /// bytes)`.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
         if let Ok(tuple) = object.cast::<PyTuple>() {
@@ -120,12 +120,12 @@ impl Tensor {
                 ));
             }
         }
-        // PyTorch exports no tensor that requires a gradient; the detached one shares its memory.
+        // PyTorch does not export tensors that require a gradient. The detached tensor shares its memory.
         let plain = match object.getattr_opt(intern!(py, "detach"))? {
             Some(detach) => detach.call0()?,
             None => object.clone(),
         };
-        // -1: no stream waits for another. A mapping shows the memory as it is.
+        // -1: no stream waits for another, because a mapping shows the memory in its current state.
         static ARGUMENTS: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
         let arguments = ARGUMENTS.get_or_try_init(py, || {
             let arguments = PyDict::new(py);
@@ -195,7 +195,7 @@ impl Tensor {
         .checked()
     }
 
-    /// The same, if it has memory.
+    /// Returns the same tensor, if it has memory.
     fn checked(self) -> PyResult<Self> {
         if self.bytes == 0 {
             return Err(PyValueError::new_err(

@@ -9,8 +9,8 @@ use pyo3::types::{PyBytes, PyDict};
 
 /// Which tensors an object holds, and where: the header of a safetensors file.
 ///
-/// `tensors` are tuples of a name, the type of the elements as safetensors names it ("BF16", "F32"), and the
-/// shape. `attributes` are texts that are stored with them. RemoteObject.tensors() reads one.
+/// `tensors` are tuples of name, element type as in safetensors ("BF16", "F32") and shape. `attributes` are texts
+/// stored with the tensors. RemoteObject.tensors() returns one.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct TensorIndex(gdr_object::TensorIndex);
@@ -44,19 +44,19 @@ impl TensorIndex {
         index.map(Self).map_err(invalid)
     }
 
-    /// What the content begins with.
+    /// Returns what the content begins with.
     #[getter]
     fn header<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.header())
     }
 
-    /// Bytes of the content: the header and all tensors.
+    /// Size of the content in bytes: the header and all tensors.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.0.bytes()
     }
 
-    /// A dict for each tensor in the order of their bytes, with its name, dtype, shape, offset and nbytes.
+    /// Returns a dict for each tensor in the order of their bytes, with its name, dtype, shape, offset and nbytes.
     #[getter]
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let tensors = self.0.tensors().iter().map(|tensor| {
@@ -71,7 +71,7 @@ impl TensorIndex {
         tensors.collect()
     }
 
-    /// What is stored with the tensors.
+    /// Returns what is stored with the tensors.
     #[getter]
     fn attributes(&self) -> BTreeMap<String, String> {
         self.0.attributes().clone()

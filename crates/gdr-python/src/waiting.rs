@@ -13,12 +13,12 @@ use pyo3::prelude::*;
 
 use crate::error::Error;
 
-/// How often a wait lets Python handle signals, such as Ctrl-C's.
+/// How often a wait lets Python handle signals, such as the one of Ctrl-C.
 pub(crate) const INTERRUPTIBLE: Duration = Duration::from_millis(50);
-/// How long an interrupted call may take to end. It keeps what it uses if it does not.
+/// How long an interrupted call may take to end. If it takes longer, it keeps what it uses.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A call for another thread, which hands its thread back before it sends the result.
+/// A call for another thread, which returns its thread to the pool before it sends the result.
 struct Job(Box<dyn FnOnce(Worker) + Send>);
 
 /// A thread that waits for its next job.
@@ -26,13 +26,13 @@ struct Worker(Sender<Job>);
 
 static IDLE: PerProcess<Mutex<Vec<Worker>>> = PerProcess::new();
 
-/// The idle threads. The list is valid after a panic.
+/// Locks the list of idle threads, which stays valid after a panic.
 fn idle() -> MutexGuard<'static, Vec<Worker>> {
     let idle = IDLE.get_fast().lock();
     idle.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The limit that a program gives in seconds.
+/// Returns the limit that a program gives in seconds.
 pub(crate) fn limit(timeout: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(timeout).map_err(|error| {
         PyValueError::new_err(format!(
@@ -41,15 +41,15 @@ pub(crate) fn limit(timeout: f64) -> PyResult<Duration> {
     })
 }
 
-/// The deadline of a limit in seconds.
+/// Returns the deadline of a limit in seconds.
 pub(crate) fn deadline(timeout: f64) -> PyResult<Deadline> {
     limit(timeout).map(Deadline::after)
 }
 
-/// Calls `call` without the interpreter's lock. If a handler of a signal raises an exception meanwhile,
-/// the calls over `link` are interrupted, and the result is that exception.
+/// Calls `call` without holding the GIL. If a signal handler raises an exception in the meantime, the calls over `link`
+/// are interrupted, and the exception is the result.
 ///
-/// On the main thread, `call` runs on another one.
+/// If this is the main thread, `call` runs on another one.
 pub(crate) fn wait<R: Send + 'static>(
     py: Python<'_>,
     link: Option<&Link>,
@@ -62,7 +62,7 @@ pub(crate) fn wait<R: Send + 'static>(
     let job = Job(Box::new(move |worker| {
         let returned = call();
         idle().push(worker);
-        // After an interrupt no thread waits for it.
+        // After an interrupt, no thread waits for the result.
         let _interrupted = result.send(returned);
     }));
     py.detach(|| start(job))?;

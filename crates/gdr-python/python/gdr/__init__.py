@@ -8,10 +8,10 @@
         print(m.item())             # 1.0, after one PCIe round trip
 
 An ObjectServer serves named tensors to other processes, which a Link reads, writes and follows by RDMA.
-gdr.torch does it with whole models of PyTorch, and is imported by its name only.
+gdr.torch does this for whole PyTorch models; it must be imported explicitly.
 
-map() waits for no stream; Signal tells when a stream has come so far. With GDR_BACKEND=sim in the
-environment the GPU is simulated, and never otherwise.
+map() does not wait for streams; a Signal tells how far a stream has come. The GPU is simulated if
+GDR_BACKEND=sim is set in the environment, and never otherwise.
 """
 
 from gdr._command import command_path, doctor, library_path, topology

@@ -1,4 +1,4 @@
-"""Parts of tensors: boxes of a global shape, and how those that exist cover those that are wanted."""
+"""Parts of tensors: boxes within a global shape, and how existing boxes cover the wanted ones."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,33 +6,33 @@ from typing import NamedTuple
 
 
 class Box(NamedTuple):
-    """A part of a tensor: where it begins and how long it is, along each dimension."""
+    """A part of a tensor: its start and length along each dimension."""
 
     offset: tuple[int, ...]
     shape: tuple[int, ...]
 
     @classmethod
     def whole(cls, shape: Iterable[int]) -> "Box":
-        """All of a tensor of this shape."""
+        """Returns the box that is all of a tensor of this shape."""
         shape = tuple(shape)
         return cls((0,) * len(shape), shape)
 
     def count(self) -> int:
-        """Elements."""
+        """Number of elements."""
         count = 1
         for length in self.shape:
             count *= length
         return count
 
     def within(self, shape: Sequence[int]) -> bool:
-        """Whether a tensor of this shape has the part."""
+        """Returns whether the box fits in a tensor of this shape."""
         return len(shape) == len(self.shape) == len(self.offset) and all(
             0 <= at and 0 <= length and at + length <= whole
             for at, length, whole in zip(self.offset, self.shape, shape)
         )
 
     def common(self, other: "Box") -> "Box | None":
-        """What both have; None without elements."""
+        """Returns the intersection; None if it is empty."""
         offset = tuple(map(max, self.offset, other.offset))
         ends = (
             min(at + length, other_at + other_length)
@@ -44,11 +44,11 @@ class Box(NamedTuple):
         return None if any(length <= 0 for length in shape) else Box(offset, shape)
 
     def inside(self, of: "Box") -> "Box":
-        """This part, as a part of another one that has it."""
+        """Returns this box relative to another box that contains it."""
         return Box(tuple(at - outer for at, outer in zip(self.offset, of.offset)), self.shape)
 
     def slices(self, of: "Box") -> tuple[slice, ...]:
-        """Where this part is inside of another one."""
+        """Returns the slices that select this box within another one."""
         inside = self.inside(of)
         return tuple(slice(at, at + length) for at, length in zip(inside.offset, self.shape))
 

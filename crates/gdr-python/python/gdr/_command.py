@@ -1,4 +1,4 @@
-"""The gdr command and the C library that the package carries."""
+"""The gdr command and the C library in this package."""
 
 import json
 import os
@@ -13,22 +13,22 @@ _REPORTED = (0, 1, 2, 3)
 
 
 def command_path() -> str:
-    """The path of the gdr command."""
+    """Returns the path of the gdr command."""
     return _part("bin/gdr")
 
 
 def library_path() -> str:
-    """The path of libgdrapi.so.2, GDRCopy's C interface."""
+    """Returns the path of libgdrapi.so.2, GDRCopy's C interface."""
     return _part("lib/libgdrapi.so.2")
 
 
 def doctor(*arguments: str, timeout: float = 120.0) -> dict:
-    """The report of `gdr doctor --json`, with further arguments of the command."""
+    """Returns the report of `gdr doctor --json`. Further arguments are passed to the command."""
     return _report("doctor", arguments, timeout)
 
 
 def topology(*arguments: str, timeout: float = 120.0) -> dict:
-    """The report of `gdr topo --json`, with further arguments of the command."""
+    """Returns the report of `gdr topo --json`. Further arguments are passed to the command."""
     return _report("topo", arguments, timeout)
 
 

@@ -1,10 +1,10 @@
-"""The exceptions of objects, with what a program needs to react to them."""
+"""Exceptions of objects, with the details that a program needs to react to them."""
 
 from gdr._gdr import Error
 
 
 class Stalled(Error, TimeoutError):
-    """A transfer did not end before its deadline; the owner's process is there as far as is known."""
+    """A transfer did not end before its deadline. As far as is known, the owner's process still runs."""
 
     def __init__(self, text: str, *, name: str, done: int, of: int) -> None:
         super().__init__(text)
@@ -20,7 +20,7 @@ class NoAnswer(Error, TimeoutError):
 
 
 class NothingNewer(Error, TimeoutError):
-    """The owner is there, and published nothing newer than `seen` before the deadline."""
+    """The owner still runs, but published nothing newer than `seen` before the deadline."""
 
     def __init__(self, text: str, *, name: str, seen: int | None) -> None:
         super().__init__(text)
@@ -36,7 +36,7 @@ class Empty(Error):
 
 
 class Gone(Error):
-    """The object or its owner does not exist any more.
+    """The object or its owner no longer exists.
 
     `reason` is "closed", "server-closed" (the server of an object of this process), "restarted", "disconnected",
     "unreachable" or "interrupted".
@@ -48,7 +48,7 @@ class Gone(Error):
 
 
 class Denied(Error):
-    """The owner does not permit what was asked."""
+    """The owner does not permit the request."""
 
     def __init__(self, text: str, *, name: str, permitted: str, asked: str) -> None:
         super().__init__(text)
@@ -56,7 +56,7 @@ class Denied(Error):
 
 
 class Busy(Error):
-    """Another operation is in the way.
+    """Another operation is in progress.
 
     `reason` is "owner-writes", "peer-writes", "copies-queued", "link-in-use", "leased", "followed",
     "followers-behind" or "put-too-slow".
@@ -68,7 +68,7 @@ class Busy(Error):
 
 
 class NoSuchObject(Error, LookupError):
-    """The owner has no object of this name for this peer."""
+    """The owner has no object with this name that this peer may access."""
 
     def __init__(self, text: str, *, name: str, owner: str) -> None:
         super().__init__(text)

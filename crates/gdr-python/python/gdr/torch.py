@@ -64,7 +64,7 @@ _Parts = Mapping[str, tuple[Sequence[int], Sequence[int]]]
 
 
 class _Local(NamedTuple):
-    """A tensor of this process, and which part of which whole it is."""
+    """A tensor of this process, and the part of a global tensor that it is."""
 
     tensor: torch.Tensor
     whole: tuple[int, ...]
@@ -72,7 +72,7 @@ class _Local(NamedTuple):
 
 
 def _locals(state: _State, parts: _Parts | None) -> dict[str, _Local]:
-    """The tensors of a model or a dict, checked."""
+    """Returns the tensors of a model or a dict, after checking them."""
     tensors = state.state_dict() if isinstance(state, torch.nn.Module) else state
     found = {}
     for name, tensor in tensors.items():
@@ -97,7 +97,7 @@ def _locals(state: _State, parts: _Parts | None) -> dict[str, _Local]:
 
 
 def _local(name: str, tensor: torch.Tensor, parts: _Parts | None) -> _Local:
-    """One tensor, checked."""
+    """Returns one tensor, after checking it."""
     box = None
     whole: tuple[int, ...] = tuple(tensor.shape)
     if hasattr(tensor, "to_local") and hasattr(tensor, "placements"):
@@ -129,7 +129,7 @@ def _local(name: str, tensor: torch.Tensor, parts: _Parts | None) -> _Local:
 
 
 class _Watched:
-    """The tensors of a model or a dict, which are looked at anew only where one was replaced.
+    """The tensors of a model or a dict. They are inspected again only if one was replaced.
 
     A model has hundreds of tensors, and its state_dict() takes longer than the GPU takes to copy them.
     """
@@ -147,7 +147,7 @@ class _Watched:
             self._seen = [(*it, _address(it[2])) for it in seen]
 
     def changed(self) -> bool:
-        """Looks whether a tensor was replaced or moved, and at all of them then."""
+        """Checks whether a tensor was replaced or moved, and if so inspects all of them."""
         seen = self._seen
         if seen is not None and all(
             holder.get(key) is tensor and _address(tensor) == address
@@ -162,7 +162,7 @@ class _Watched:
 
 
 def _holders(state: _State) -> dict[str, tuple[Any, str]]:
-    """Where each tensor is held: in a dict under a key."""
+    """Returns where each tensor is held: a dict and a key in it."""
     if not isinstance(state, torch.nn.Module):
         return {name: (state, name) for name in state}
     holders = {}
@@ -176,12 +176,12 @@ def _holders(state: _State) -> dict[str, tuple[Any, str]]:
 
 
 def _address(tensor: Any) -> int:
-    """Where the elements are that this rank has."""
+    """Returns where the elements of this rank are."""
     return (tensor.to_local() if hasattr(tensor, "to_local") else tensor).data_ptr()
 
 
 def _view(memory: torch.Tensor, at: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-    """The tensor that begins at this byte of memory."""
+    """Returns the tensor that begins at this byte of memory."""
     nbytes = Box.whole(shape).count() * dtype.itemsize
     if not nbytes:
         return torch.empty(tuple(shape), dtype=dtype, device=memory.device)
@@ -189,14 +189,14 @@ def _view(memory: torch.Tensor, at: int, dtype: torch.dtype, shape: Sequence[int
 
 
 def _copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:
-    """Copies tensors, and casts them, by few kernels."""
+    """Copies and casts tensors with few kernels."""
     if to:
         with torch.no_grad():
             torch._foreach_copy_(to, source)
 
 
 class _Closing:
-    """A value that a `with` block closes at its end."""
+    """A value that a `with` block closes on exit."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -215,7 +215,7 @@ class _Closing:
 
 
 class _Owner(_Closing):
-    """What has a server of its own, or one that serves more."""
+    """Something served by its own server, or by one that also serves other objects."""
 
     def __init__(self, listen: str | ObjectServer, key: Any, nic: str | None, limit: int | None) -> None:
         self._owns_server = not isinstance(listen, ObjectServer)
@@ -231,7 +231,7 @@ class _Owner(_Closing):
 
 
 class Publisher(_Owner):
-    """The weights that this process publishes. publish() makes it."""
+    """Weights that this process publishes. Created by publish()."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class Publisher(_Owner):
             self._slab = torch.empty(self._index.nbytes, dtype=torch.uint8)
 
     def push(self, step: int = 0, *, stream: Any = None, timeout: float = 30.0) -> int:
-        """Publishes the weights as they are now, and returns the number of the epoch.
+        """Publishes the current weights, and returns the number of the epoch.
 
         Of weights on a GPU the copy is queued on the current stream, or on `stream`, and nothing is
         waited for: later work on that stream may change them.
@@ -346,19 +346,19 @@ class Publisher(_Owner):
         _copy([views[name] for name in names], tensors)
 
     def close(self) -> None:
-        """Ends it: readers get gdr.Gone. A second call does nothing."""
+        """Ends it: readers get gdr.Gone. Further calls do nothing."""
         self._object.close()
         self._slots.clear()
         self._end_server()
 
     @property
     def source(self) -> str:
-        """What readers pass: address, port and name."""
+        """The source that readers pass: address, port and name."""
         return f"{self._server.address}/{self._object.name}"
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a push."""
+        """Number of bytes per push."""
         return self._index.nbytes
 
     @property
@@ -390,7 +390,7 @@ def publish(
 
 
 class Relay(_Owner):
-    """Weights that another process publishes, served by this one. relay() makes it."""
+    """Weights that another process publishes, served by this one. Created by relay()."""
 
     def __init__(
         self,
@@ -412,22 +412,22 @@ class Relay(_Owner):
             raise
 
     def wait(self, *, timeout: float = 30.0) -> None:
-        """Waits until the owner is gone, and raises what says so; returns after `timeout` seconds."""
+        """Waits until the owner is gone, and raises the error that says so; returns after `timeout` seconds."""
         self._relay.wait(timeout=timeout)
 
     def close(self) -> None:
-        """Ends it: readers get gdr.Gone. A second call does nothing."""
+        """Ends it: readers get gdr.Gone. Further calls do nothing."""
         self._relay.close()
         self._end_server()
 
     @property
     def source(self) -> str:
-        """What readers pass: address, port and name."""
+        """The source that readers pass: address, port and name."""
         return f"{self._server.address}/{self._relay.name}"
 
     @property
     def newest(self) -> int | None:
-        """The newest epoch that it offers; None before the first one, and once it has ended."""
+        """The newest epoch that it offers; None before the first one, and after its end."""
         return self._relay.newest
 
     @property
@@ -456,7 +456,7 @@ def relay(
 
 
 class _Source:
-    """The object of one owner, and memory of this process for what is read of it."""
+    """One owner's object, and memory of this process to read it into."""
 
     def __init__(self, link: Link, remote: RemoteObject, timeout: float) -> None:
         self.remote = remote
@@ -479,7 +479,7 @@ class _Source:
 
     @staticmethod
     def _box(entry: dict[str, Any], part: Any) -> tuple[tuple[int, ...], Box]:
-        """The shape of the whole tensor, and the part that this owner has."""
+        """Returns the shape of the whole tensor, and the part that this owner has."""
         if part is None:
             return tuple(entry["shape"]), Box.whole(entry["shape"])
         whole, offset = (tuple(int(length) for length in row) for row in part)
@@ -489,7 +489,7 @@ class _Source:
         return whole, box
 
     def best(self, name: str, box: Box, device: torch.device) -> Box:
-        """What is read of a tensor for a part of it."""
+        """Returns what to read of a tensor for a part of it."""
         entry = self._entries[name]
         dtype = _TYPES.get(entry["dtype"])
         if dtype is None:
@@ -497,7 +497,7 @@ class _Source:
         return box.cheapest(entry["shape"], _READ[device.type] / dtype.itemsize)
 
     def allocate(self, wanted: Iterable[tuple[str, Box]], device: torch.device) -> None:
-        """Memory for parts of the tensors, where what is together in the object is together."""
+        """Allocates memory for parts of the tensors. Parts that are adjacent in the object stay adjacent."""
         wanted = set(wanted)
         if _STEP in self._entries:
             wanted.add((_STEP, Box((), ())))
@@ -543,12 +543,12 @@ class _Source:
         self.epoch = self.remote.get_into(self.memory, extents=self.extents, timeout=timeout)
 
     def step(self) -> int | None:
-        """The step of what was got last; None of a file."""
+        """Returns the step of the last epoch read; None for a file."""
         return None if self._step is None else int(self._step.item())
 
 
 class Reader(_Closing):
-    """Pulls published weights again and again into the same tensors.
+    """Repeatedly pulls published weights into the same tensors.
 
     `source` is "HOST:PORT/NAME", or a list with one for each owner that has a part. `into` is a module or a
     dict, whose tensors are overwritten in place and cast to their types; None makes new ones on `device`,
@@ -604,7 +604,7 @@ class Reader(_Closing):
         return _Source(link, remote, _left(until))
 
     def _new(self, dtype: torch.dtype | None, device: torch.device) -> dict[str, _Local]:
-        """New tensors for all that is published, each whole."""
+        """Returns new tensors for everything published, each whole."""
         wanted: dict[str, _Local] = {}
         for source in self._sources:
             for entry in source.index.tensors:
@@ -620,7 +620,7 @@ class Reader(_Closing):
         return wanted
 
     def _bind(self, wanted: dict[str, _Local], mapping: Mapping[str, str] | Callable[[str], str] | None) -> None:
-        """Finds out which published part is copied to which part of which tensor."""
+        """Determines which published part goes to which part of which tensor."""
         self._device = next(iter(wanted.values())).tensor.device
         _refuse_shared(wanted)
         published = {name for source in self._sources for name in source.boxes}
@@ -664,11 +664,11 @@ class Reader(_Closing):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a pull moves."""
+        """Number of bytes that a pull transfers."""
         return sum(self._sources[number].extents.nbytes for number in self._used)
 
     def pull(self, *, timeout: float = 30.0) -> int | None:
-        """Reads the newest weights, and returns their step; None if a file is published, which has none.
+        """Reads the newest weights, and returns their step; None if a file is published, which has no step.
 
         Of several owners it waits until they have published the same step.
         """
@@ -712,7 +712,7 @@ class Reader(_Closing):
             yield self.pull(timeout=timeout)
 
     def close(self) -> None:
-        """Ends its links and releases its memory. A second call does nothing."""
+        """Ends its links and releases its memory. Further calls do nothing."""
         if self._copied is not None:
             self._copied.synchronize()
         for link in self._links.values():
@@ -723,7 +723,7 @@ class Reader(_Closing):
 def pull(source: str | Sequence[str], into: _State | None = None, *, timeout: float = 30.0, **options: Any) -> Any:
     """Reads the newest weights once. Returns the step, or with `into=None` a dict of new tensors.
 
-    The arguments are those of Reader. Who pulls again and again keeps a Reader.
+    Takes the same arguments as Reader. To pull repeatedly, keep a Reader.
     """
     with Reader(source, into, timeout=timeout, **options) as reader:
         step = reader.pull(timeout=timeout)
@@ -731,13 +731,13 @@ def pull(source: str | Sequence[str], into: _State | None = None, *, timeout: fl
 
 
 def follow(source: str | Sequence[str], into: _State, *, timeout: float = 30.0, **options: Any) -> Iterator[int | None]:
-    """Pulls whenever there is something newer, and yields its step. The arguments are those of Reader."""
+    """Pulls whenever there is something newer, and yields its step. Takes the same arguments as Reader."""
     with Reader(source, into, timeout=timeout, **options) as reader:
         yield from reader.follow(timeout=timeout)
 
 
 def _left(until: float) -> float:
-    """Seconds up to a deadline."""
+    """Returns the seconds until a deadline."""
     return max(0.0, until - time.monotonic())
 
 
@@ -757,7 +757,7 @@ def _refuse_shared(wanted: dict[str, _Local]) -> None:
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements of a tensor may share memory."""
+    """Returns whether two elements of a tensor may share memory."""
     dimensions = sorted(
         (stride, length) for stride, length in zip(tensor.stride(), tensor.shape) if length > 1
     )
@@ -770,7 +770,7 @@ def _overlaps_itself(tensor: torch.Tensor) -> bool:
 
 
 def _some(names: Iterable[str]) -> str:
-    """A few names of many."""
+    """Joins a few of many names."""
     names = sorted(names)
     shown = ", ".join(names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
