@@ -99,7 +99,7 @@ fn run(driver: Arc<Cuda>, scope: Scope) -> Result {
     fault(&gpu, &buffer, &copier)
 }
 
-/// A number that changes from call to call (an LCG).
+/// Returns a number that changes from call to call (an LCG).
 fn next(state: &mut u64) -> u64 {
     *state = state
         .wrapping_mul(6_364_136_223_846_793_005)
@@ -128,7 +128,7 @@ fn fresh(copier: &Copier, count: usize) -> Result {
     Ok(())
 }
 
-/// The median of reads of some sizes, one after the other.
+/// Measures the median duration of reads of some sizes, one after the other.
 fn latency(copier: &Copier) -> Result {
     for len in [8, 1 << 10, 4 << 10, 16 << 10, 32 << 10] {
         let mut bytes = vec![0; len];
@@ -179,7 +179,7 @@ fn beside_waits(gpu: &Gpu, copier: &Copier) -> Result {
     })
 }
 
-/// A kernel that writes to no memory makes the context unusable, in the middle of a read.
+/// Makes the context unusable in the middle of a read, by a kernel that writes to no memory.
 fn fault(gpu: &Gpu, buffer: &Arc<DeviceBuffer>, copier: &Copier) -> Result {
     let expected: Vec<u8> = (0..LEN).map(|at| (at * 31 + (at >> 12)) as u8).collect();
     let stream = gpu.stream()?;

@@ -11,8 +11,8 @@ use crate::cpu::Caching;
 use crate::error::{Error, Result};
 use gdr_process::ProcessId;
 
-/// The size of a host page, the unit of a mapping. Every platform with an NVIDIA GPU has pages of
-/// at least 4 KiB; a 64 KiB GPU page is a multiple of every host page size.
+/// Returns the size of a host page, the unit of a mapping. Every platform with an NVIDIA GPU has pages of at least 4
+/// KiB; a 64 KiB GPU page is a multiple of every host page size.
 pub(crate) fn host_page() -> u64 {
     rustix::param::page_size() as u64
 }

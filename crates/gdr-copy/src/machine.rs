@@ -61,15 +61,15 @@ pub fn driver_version() -> Option<String> {
     })
 }
 
-/// The version in the text of `/proc/driver/nvidia/version`: the first word of the first line that
-/// looks like a version.
+/// Returns the version in the text of `/proc/driver/nvidia/version`: the first word of the first line that looks like a
+/// version.
 fn version_in(text: &str) -> Option<&str> {
     let numbers =
         |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
     text.lines().next()?.split_whitespace().find(numbers)
 }
 
-/// The CPU's name in `/proc/cpuinfo`: its model on x86, implementer and part on aarch64.
+/// Returns the CPU's name in `/proc/cpuinfo`: its model on x86, implementer and part on aarch64.
 fn cpu_name(cpuinfo: &str) -> Option<String> {
     let field = |name: &str| {
         let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));

@@ -184,7 +184,7 @@ impl Mapping {
         self.view.base
     }
 
-    /// The CPU address of `len` bytes at `offset`.
+    /// Returns the CPU address of `len` bytes at `offset`.
     pub(crate) fn window_at(&self, offset: u64, len: usize) -> Result<*mut u8> {
         self.view.at(offset, len)
     }

@@ -31,7 +31,7 @@ pub struct PinOptions {
 }
 
 impl PinOptions {
-    /// The defaults are the platform's choice of bus, and a range that is checked in bytes.
+    /// Returns the defaults: the platform's choice of bus, and a range that is checked in bytes.
     pub const fn new() -> Self {
         Self {
             bus: Bus::Default,
@@ -70,7 +70,7 @@ pub struct MapOptions {
 }
 
 impl MapOptions {
-    /// The defaults are the whole pin, and the backend's default kind of mapping.
+    /// Returns the defaults: the whole pin, and the backend's default kind of mapping.
     pub const fn new() -> Self {
         Self {
             caching: None,

@@ -39,7 +39,7 @@ impl PinState {
         uncached || !routine.needs_uncached_mapping()
     }
 
-    /// The first of `routines`, listed best first, that can be used on this memory.
+    /// Returns the first of `routines`, listed best first, that can be used on this memory.
     pub(crate) fn first_accepted(
         &self,
         routines: impl IntoIterator<Item = &'static Routine>,
@@ -50,7 +50,7 @@ impl PinState {
             .find(|routine| self.accepts(routine, caching))
     }
 
-    /// The copy routine for this memory.
+    /// Returns the copy routine for this memory.
     pub(crate) fn routine(&self, caching: Caching) -> &'static Routine {
         let best = Routine::best();
         let by_preference = [best]

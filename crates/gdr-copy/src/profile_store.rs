@@ -143,7 +143,7 @@ impl fmt::Display for CalibrationSource {
     }
 }
 
-/// The built-in costs of copies between this process and `mapping`.
+/// Returns the built-in costs of copies between this process and `mapping`.
 fn machine_of(mapping: &Mapping) -> Machine {
     match (mapping.backend(), mapping.caching()) {
         (BackendKind::Sim, _) => Machine::Simulated,

@@ -162,7 +162,7 @@ impl Bench {
     }
 }
 
-/// The routines that work on the ordinary memory of these tests.
+/// Returns the routines that work on the ordinary memory of these tests.
 fn routines() -> impl Iterator<Item = &'static Routine> {
     Routine::supported()
         .iter()

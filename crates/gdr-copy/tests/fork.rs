@@ -41,7 +41,7 @@ impl Parent {
         }
     }
 
-    /// Whether the mapping still maps the memory.
+    /// Returns whether the mapping still maps the memory.
     fn is_whole(&self) -> bool {
         let mut seen = [0; 12];
         self.mapping.write_at(LEN - 12, b"the parent's").unwrap();
@@ -50,14 +50,14 @@ impl Parent {
     }
 }
 
-/// One test at a time: a lock of the standard library that another thread holds at a fork, such as
-/// the panic hook's, is never free in the child.
+/// Serializes the tests: a lock of the standard library that another thread holds at a fork, such as the panic hook's,
+/// is never free in the child.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether anything is mapped at an address.
+/// Returns whether anything is mapped at an address.
 fn is_mapped(at: *mut u8) -> bool {
     let page = at.map_addr(|address| address & !(rustix::param::page_size() - 1));
     let mut resident = 0;

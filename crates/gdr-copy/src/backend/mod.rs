@@ -42,7 +42,7 @@ impl PinRequest {
         }
     }
 
-    /// The range widened to whole GPU pages: its start and its length.
+    /// Returns the range widened to whole GPU pages: its start and its length.
     pub(crate) fn pages(&self) -> (DevicePtr, u64) {
         let start = self.ptr.align_down(GPU_PAGE);
         let end = self.ptr.get() + self.len;
@@ -58,7 +58,7 @@ impl PinRequest {
 pub(crate) trait Backend: Send + Sync + Debug {
     fn kind(&self) -> BackendKind;
 
-    /// Why this backend was chosen, where it was the first that works.
+    /// Returns why this backend was chosen, where it was the first that works.
     fn reason(&self) -> String;
 
     /// Pins the range. Does not map it yet.
@@ -71,8 +71,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Every route to a range, with the reason where it does not reach it. By default the only
-    /// route is tried.
+    /// Returns every route to a range, with the reason where it does not reach it. By default the only route is tried.
     fn routes(&self, request: &PinRequest) -> Result<Vec<RouteReport>> {
         let route = self.pin(request)?.route();
         Ok(vec![RouteReport {
@@ -84,7 +83,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
 
 /// A pinned range; released on drop.
 pub(crate) trait Pin: Send + Sync + Debug {
-    /// Where the pinned pages start, at or below the address that was pinned.
+    /// Returns where the pinned pages start, at or below the address that was pinned.
     fn va(&self) -> DevicePtr;
 
     /// Bytes pinned from [`Pin::va`] on.

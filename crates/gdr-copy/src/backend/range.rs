@@ -62,7 +62,7 @@ fn may_begin_later(refusal: &Error) -> bool {
     )
 }
 
-/// The part of `request` from `ptr` on, if the allocation at `ptr` contains all of it.
+/// Returns the part of `request` from `ptr` on, if the allocation at `ptr` contains all of it.
 fn at(look: LookUp<'_>, request: &PinRequest, ptr: DevicePtr) -> Result<Located> {
     let info = look(ptr)?;
     if info.kind != PointerKind::Device {
@@ -98,8 +98,8 @@ fn at(look: LookUp<'_>, request: &PinRequest, ptr: DevicePtr) -> Result<Located>
     })
 }
 
-/// The end of the block that `cuMemAlloc` cut the allocation from, which is one memory object: a pin
-/// keeps all of it.
+/// Returns the end of the block that `cuMemAlloc` cut the allocation from, which is one memory object: a pin keeps all
+/// of it.
 fn block_end(info: &PointerInfo) -> u64 {
     match (info.family, info.mapping) {
         (Family::Plain, Some(block)) => block.base.get().saturating_add(block.size),

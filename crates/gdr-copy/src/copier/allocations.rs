@@ -36,7 +36,7 @@ impl Allocations {
         })
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     pub fn buffer(&self) -> &Arc<DeviceBuffer> {
         &self.buffer
     }

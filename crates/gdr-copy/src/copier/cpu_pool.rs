@@ -119,7 +119,7 @@ impl Job {
 }
 
 impl CpuPool {
-    /// A pool without threads yet, for copies to and from the GPU at `gpu`.
+    /// Creates a pool for copies to and from the GPU at `gpu`. It has no threads yet.
     pub(crate) fn new(gpu: Bdf) -> Self {
         Self {
             shared: Arc::default(),
@@ -248,8 +248,8 @@ impl Shared {
     }
 }
 
-/// The CPUs on the NUMA node of a PCI function that this thread may use; `None` where the node
-/// is not known, or has no such CPU.
+/// Returns the CPUs on the NUMA node of a PCI function that this thread may use; `None` where the node is not known, or
+/// has no such CPU.
 pub(crate) fn local_cpus(function: Bdf) -> Option<CpuSet> {
     let path = format!("/sys/bus/pci/devices/{function}/local_cpulist");
     let list = fs::read_to_string(path).ok()?;
@@ -264,7 +264,7 @@ pub(crate) fn local_cpus(function: Bdf) -> Option<CpuSet> {
     (local.count() > 0).then_some(local)
 }
 
-/// The numbers in a list of the kernel's: `0-3,8`.
+/// Returns the numbers in a list of the kernel's: `0-3,8`.
 fn cpus_in(list: &str) -> impl Iterator<Item = usize> {
     list.trim().split(',').flat_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

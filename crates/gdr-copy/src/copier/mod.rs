@@ -184,17 +184,17 @@ impl Copier {
         Ok(())
     }
 
-    /// The mapping.
+    /// Returns the mapping.
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
-    /// The planner that chooses the paths.
+    /// Returns the planner that chooses the paths.
     pub fn planner(&self) -> &Planner {
         &self.planner
     }
 
-    /// The plan of a copy of `len` bytes at `offset`.
+    /// Returns the plan of a copy of `len` bytes at `offset`.
     pub fn plan(
         &self,
         direction: CopyDirection,

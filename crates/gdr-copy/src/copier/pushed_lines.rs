@@ -18,7 +18,7 @@ const LINE: usize = PushRequest::LINE_IN_HOST as usize;
 pub(super) struct PushedLines(*const u8);
 
 impl PushedLines {
-    /// The lines starting at `first`.
+    /// Returns the lines starting at `first`.
     ///
     /// # Safety
     /// `first` is 16-byte aligned. Lines that the methods name are readable, and are reached only
@@ -27,7 +27,7 @@ impl PushedLines {
         Self(first)
     }
 
-    /// The 8 bytes of a line if it carries this number; `None` if it does not yet.
+    /// Returns the 8 bytes of a line if it carries this number; `None` if it does not yet.
     ///
     /// # Safety
     /// The line is one of these lines.
@@ -160,7 +160,7 @@ mod tests {
             Self(UnsafeCell::new(halves))
         }
 
-        /// The lines, while only this thread uses the memory.
+        /// Returns the lines, while only this thread uses the memory.
         fn lines(&self) -> PushedLines {
             // SAFETY: the memory has a group of lines, and is aligned.
             unsafe { PushedLines::new(self.0.get().cast()) }

@@ -287,7 +287,7 @@ impl State {
         unsafe { PushedLines::new(self.host.cpu_ptr().add(LINES)) }
     }
 
-    /// A line of this request, one of the first `MOST_LINES`.
+    /// Returns a line of this request, one of the first `MOST_LINES`.
     #[inline]
     fn line(&self, at: u64, number: NonZeroU16) -> Option<u64> {
         debug_assert!(at < MOST_LINES);
@@ -406,7 +406,7 @@ mod tests {
     /// The limit for what must arrive, however slow the machine is.
     const LIMIT: Duration = Duration::from_secs(120);
 
-    /// The simulation runs the kernel, although it does not offer it.
+    /// Starts the kernel on the simulation, which runs it although it does not offer it.
     fn simulated() -> (Arc<DeviceBuffer>, ResidentKernel) {
         simulated_by(SimDriver::new(1))
     }

@@ -96,7 +96,7 @@ impl<'a> RingCopy<'a> {
         }
     }
 
-    /// The number of pieces.
+    /// Returns the number of pieces.
     pub(super) fn len(&self) -> usize {
         self.pieces.len()
     }

@@ -25,7 +25,7 @@ struct Known {
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 impl Rings {
-    /// The rings of this GPU.
+    /// Returns the rings of this GPU.
     pub(super) fn of(gpu: &Gpu) -> Arc<Self> {
         let (driver, device) = (Arc::downgrade(gpu.driver()), gpu.info().ordinal);
         let mut known = lock(&KNOWN);

@@ -35,7 +35,7 @@ impl Transfer {
         }
     }
 
-    /// The number of bytes to copy.
+    /// Returns the number of bytes to copy.
     #[expect(
         clippy::len_without_is_empty,
         reason = "a length of the copy, not of a container"
@@ -84,7 +84,7 @@ impl Transfer {
         }
     }
 
-    /// The engine does not report its progress.
+    /// Returns the error for an engine that does not report its progress.
     fn incomplete(&self, source: Error) -> Error {
         Error::Incomplete {
             copied: 0,

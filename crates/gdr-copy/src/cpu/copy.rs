@@ -324,7 +324,7 @@ mod tests {
         Memory(std::array::from_fn(|at| (at * 7 + at / 64) as u8))
     }
 
-    /// The fewest naturally aligned powers of two up to a line that cover a range.
+    /// Returns the fewest naturally aligned powers of two up to a line that cover a range.
     fn fewest_accesses(mut addr: usize, mut len: usize) -> usize {
         let mut count = 0;
         while len > 0 {

@@ -95,7 +95,7 @@ pub enum Caching {
 }
 
 impl Caching {
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::WriteCombined => "write-combined",
@@ -244,7 +244,7 @@ mod tests {
     #[repr(align(64))]
     struct Lines([u8; 512]);
 
-    /// The steps of a complete copy of `len` bytes at the start of a line, in each direction.
+    /// Returns the steps of a complete copy of `len` bytes at the start of a line, in each direction.
     fn steps(routine: &Routine, caching: Caching, len: usize) -> [Vec<&'static str>; 2] {
         let (mut window, mut host) = (Lines([0; 512]), [1; 512]);
         let place = window.0.as_mut_ptr();

@@ -66,21 +66,21 @@ impl Routine {
         Self(parts)
     }
 
-    /// The routine to use unless a caller has measured better: the fastest supported one, or the
-    /// one that the environment variable `GDR_COPY` names. Decided at the first call, an atomic
-    /// load afterwards; [`choice`] says why.
+    /// Returns the routine to use unless a caller has measured better: the fastest supported one, or the one that the
+    /// environment variable `GDR_COPY` names. Decided at the first call, an atomic load afterwards; [`choice`] says
+    /// why.
     #[inline]
     pub fn best() -> &'static Self {
         choice().routine
     }
 
-    /// All routines that this CPU can run, best first; the last is always `portable`.
+    /// Returns all routines that this CPU can run, best first; the last is always `portable`.
     pub fn supported() -> &'static [&'static Self] {
         static SUPPORTED: OnceLock<Vec<&'static Routine>> = OnceLock::new();
         SUPPORTED.get_or_init(|| all().filter(|routine| (routine.0.detect)()).collect())
     }
 
-    /// The supported routine of that name, if there is one.
+    /// Returns the supported routine of that name, if there is one.
     pub fn by_name(name: &str) -> Option<&'static Self> {
         Self::supported()
             .iter()
@@ -88,9 +88,8 @@ impl Routine {
             .find(|routine| routine.name() == name)
     }
 
-    /// The routine for cached windows: accesses that are neither streaming nor non-temporal, which
-    /// would go past the cache. Assembly or volatile, as all of them are, for the GPU writes to the
-    /// window while it is copied.
+    /// Returns the routine for cached windows: accesses that are neither streaming nor non-temporal, which would go
+    /// past the cache. Assembly or volatile, as all of them are, for the GPU writes to the window while it is copied.
     #[inline]
     pub(super) fn for_cached() -> &'static Self {
         #[cfg(target_arch = "aarch64")]
@@ -99,7 +98,7 @@ impl Routine {
         return &PORTABLE;
     }
 
-    /// Its name, as `GDR_COPY` takes it.
+    /// Returns its name, as `GDR_COPY` takes it.
     pub const fn name(&self) -> &'static str {
         self.0.name
     }
@@ -230,7 +229,7 @@ pub(crate) static FOR_UNCACHED_ONLY: Routine = Routine::new(Parts {
     detect: || true,
 });
 
-/// Every routine compiled in, best first, supported here or not.
+/// Returns every routine compiled in, best first, supported here or not.
 fn all() -> impl Iterator<Item = &'static Routine> {
     NATIVE.iter().chain([&PORTABLE])
 }
@@ -275,8 +274,8 @@ impl fmt::Display for ChoiceReason {
     }
 }
 
-/// What [`Routine::best`] decided, for reports. Never fails: a name in `GDR_COPY` that cannot be
-/// used is a [`ChoiceReason`], not an error. The variable is read once, at the first call.
+/// Returns what [`Routine::best`] decided, for reports. Never fails: a name in `GDR_COPY` that cannot be used is a
+/// [`ChoiceReason`], not an error. The variable is read once, at the first call.
 #[inline]
 pub fn choice() -> &'static RoutineChoice {
     static CHOICE: OnceLock<RoutineChoice> = OnceLock::new();
@@ -284,7 +283,7 @@ pub fn choice() -> &'static RoutineChoice {
 }
 
 impl RoutineChoice {
-    /// The choice for a value of the environment variable; empty is as good as unset.
+    /// Returns the choice for a value of the environment variable; empty is as good as unset.
     fn of(asked: Option<&OsStr>) -> Self {
         // `portable` is compiled in and runs everywhere, so there is always a first one.
         let best = Routine::supported().first().copied().unwrap_or(&PORTABLE);

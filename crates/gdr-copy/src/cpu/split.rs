@@ -45,7 +45,7 @@ pub(crate) struct LoadSpan {
 }
 
 impl LoadSpan {
-    /// The span of `len` bytes at `addr`, which must touch at least two lines.
+    /// Returns the span of `len` bytes at `addr`, which must touch at least two lines.
     #[inline(always)]
     pub(crate) const fn of(addr: usize, len: usize) -> Self {
         let skip = addr % LINE;
@@ -58,8 +58,8 @@ impl LoadSpan {
     }
 }
 
-/// The smallest naturally aligned block of 16, 32 or 64 bytes that holds `len` bytes at `addr`
-/// (`len` at least 1), or `None` when they lie in more than one line.
+/// Returns the smallest naturally aligned block of 16, 32 or 64 bytes that holds `len` bytes at `addr` (`len` at least
+/// 1), or `None` when they lie in more than one line.
 #[inline(always)]
 pub(crate) const fn enclosing_block(addr: usize, len: usize) -> Option<usize> {
     // The highest bit in which the first and the last byte's addresses differ says which aligned

@@ -27,7 +27,7 @@ pub(crate) fn note(step: &'static str) {
     STEPS.with_borrow_mut(|steps| steps.push(step));
 }
 
-/// The steps that `work` takes on this thread.
+/// Returns the steps that `work` takes on this thread.
 #[cfg(test)]
 pub(crate) fn steps_of(work: impl FnOnce()) -> Vec<&'static str> {
     STEPS.with_borrow_mut(Vec::clear);

@@ -124,7 +124,7 @@ impl EngineThread {
         in_a_row || self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// A free slot for the reader with this lease.
+    /// Claims a free slot for the reader with this lease.
     pub(super) fn claim(&'static self, lease: &Lease) -> Option<&'static Slot> {
         self.slots.iter().find(|slot| slot.claim(lease))
     }
@@ -397,7 +397,7 @@ impl Job {
     }
 }
 
-/// No operation of these lists panics before it is complete.
+/// Locks one of these lists. No operation on them panics before it is complete, so a poisoned lock is as good as any.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -91,7 +91,7 @@ impl EngineReads {
         })
     }
 
-    /// The number of bytes that the copy engine has delivered so far; the CPU loaded the others.
+    /// Returns the number of bytes that the copy engine has delivered so far; the CPU loaded the others.
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }

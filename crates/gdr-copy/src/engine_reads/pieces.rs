@@ -35,30 +35,29 @@ impl Pieces {
         }
     }
 
-    /// The number of pieces.
+    /// Returns the number of pieces.
     pub(super) fn count(&self) -> usize {
         (self.skip + self.len).div_ceil(self.chunk) as usize
     }
 
-    /// The number of the piece that contains the byte at `at`.
+    /// Returns the number of the piece that contains the byte at `at`.
     pub(super) fn with(&self, at: u64) -> usize {
         ((self.skip + at) / self.chunk) as usize
     }
 
-    /// The bytes of piece `number`, counted from the start of the read.
+    /// Returns the bytes of piece `number`, counted from the start of the read.
     pub(super) fn range(&self, number: usize) -> Range<u64> {
         let start = number as u64 * self.chunk;
         let end = start + self.chunk - self.skip;
         start.saturating_sub(self.skip)..end.min(self.len)
     }
 
-    /// Where the byte at `at` is in the ring.
+    /// Returns where the byte at `at` is in the ring.
     pub(super) fn place(&self, at: u64) -> usize {
         (self.skip + at) as usize % RING
     }
 
-    /// How many leading bytes the reader must have before piece `number` may take its place in the
-    /// ring.
+    /// Returns how many leading bytes the reader must have before piece `number` may take its place in the ring.
     pub(super) fn free_after(&self, number: usize) -> u64 {
         let end = (number as u64 + 1) * self.chunk;
         end.saturating_sub(RING as u64 + self.skip)

@@ -26,7 +26,7 @@ const FLAG: usize = 64;
 /// The size in bytes of a ring and the flags that follow it.
 pub(super) const RING_WITH_FLAGS: usize = RING + AHEAD * FLAG;
 
-/// The place of the flag of piece `number` in a ring.
+/// Returns the place of the flag of piece `number` in a ring.
 pub(super) fn flag_of(number: usize) -> usize {
     RING + number % AHEAD * FLAG
 }
@@ -92,7 +92,7 @@ impl Slot {
         self.copied.store(copied, Ordering::Release);
     }
 
-    /// Where piece `number` is, if it has arrived. Called by the reader.
+    /// Returns where piece `number` is, if it has arrived. Called by the reader.
     pub(super) fn arrived(&self, number: usize) -> Option<*mut u8> {
         // Acquire: the ring and the flag were written before.
         let queued = self.queued.load(Ordering::Acquire);
@@ -199,7 +199,7 @@ impl Slot {
         self.state.load(Ordering::SeqCst) & READER != 0
     }
 
-    /// The number of leading bytes that the reader has. Called by the thread.
+    /// Returns the number of leading bytes that the reader has. Called by the thread.
     pub(super) fn copied(&self) -> u64 {
         self.copied.load(Ordering::Acquire)
     }
@@ -230,7 +230,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease that no read uses yet.
+    /// Creates a lease that no read uses yet.
     pub const fn new() -> Self {
         Self {
             slot: AtomicPtr::new(ptr::null_mut()),
@@ -253,7 +253,7 @@ impl Lease {
     }
 }
 
-/// The pieces of a request.
+/// Returns the pieces of a request.
 pub(super) fn pieces_of(request: &Request, buffer: u64) -> Pieces {
     Pieces::of(buffer.wrapping_add(request.offset), request.len)
 }

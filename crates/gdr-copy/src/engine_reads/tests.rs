@@ -174,7 +174,7 @@ fn bind_to_one_cpu() {
     sched_setaffinity(None, &one).unwrap();
 }
 
-/// How often another thread ran instead of this one.
+/// Returns how often another thread ran instead of this one.
 fn switches() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the kernel fills the structure, for which zeros are valid.

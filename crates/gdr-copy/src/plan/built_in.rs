@@ -21,7 +21,7 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pcie => "pcie",
@@ -175,7 +175,7 @@ const SIMULATED: &[Costs] = &[
 ];
 
 impl Calibration {
-    /// The costs on a machine that has not been calibrated.
+    /// Returns the costs on a machine that has not been calibrated.
     pub fn built_in(machine: Machine) -> Self {
         let (costs, queued_copy) = match machine {
             Machine::Pcie => (PCIE, Some(QUEUED_COPY)),

@@ -17,7 +17,7 @@ impl CopyDirection {
     /// Both.
     pub const ALL: [Self; 2] = [Self::ToGpu, Self::FromGpu];
 
-    /// Its name in reports and profiles.
+    /// Returns its name in reports and profiles.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ToGpu => "to-gpu",
@@ -48,7 +48,7 @@ impl HostMemory {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Pageable, Self::PageLocked];
 
-    /// Its name in reports and profiles.
+    /// Returns its name in reports and profiles.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pageable => "pageable",

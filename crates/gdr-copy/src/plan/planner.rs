@@ -367,7 +367,7 @@ impl Planner {
     }
 }
 
-/// The steps of copies of one kind.
+/// Returns the steps of copies of one kind.
 fn steps(
     calibration: &Calibration,
     limits: PathLimits,
@@ -439,8 +439,7 @@ fn steps(
     steps
 }
 
-/// The first size after `low`, up to `high`, for which `is_past` holds. It then holds for all later
-/// sizes.
+/// Returns the first size after `low`, up to `high`, for which `is_past` holds. It then holds for all later sizes.
 fn crossing(low: u64, high: u64, is_past: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (low + 1, high);
     while low < high {
@@ -465,7 +464,7 @@ mod tests {
         NonZeroU16::new(number).unwrap()
     }
 
-    /// A path that costs `fixed` ns and `per_byte` ns for each byte.
+    /// Returns a path that costs `fixed` ns and `per_byte` ns for each byte.
     fn affine(fixed: f64, per_byte: f64) -> CostCurve {
         let points = (0..30).map(|shift| 1_u64 << shift);
         CostCurve::new(points.map(|len| CostPoint {

@@ -26,7 +26,7 @@ pub struct ProfileKey {
 }
 
 impl ProfileKey {
-    /// Its fields with their names, in the order of the file.
+    /// Returns its fields with their names, in the order of the file.
     fn fields(&self) -> [(&'static str, &str); 4] {
         [
             ("gpu", &self.gpu),

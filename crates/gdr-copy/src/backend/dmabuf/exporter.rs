@@ -37,10 +37,10 @@ pub(super) trait Exporter: Send + Sync + Debug {
 
     fn devices(&self) -> Result<Vec<DeviceInfo>>;
 
-    /// The allocation that contains all of `request`.
+    /// Returns the allocation that contains all of `request`.
     fn locate(&self, request: &PinRequest) -> Result<PointerInfo>;
 
-    /// A dma-buf of `len` bytes at `va`, both multiples of the host page.
+    /// Returns a dma-buf of `len` bytes at `va`, both multiples of the host page.
     fn export(
         &self,
         device: Ordinal,

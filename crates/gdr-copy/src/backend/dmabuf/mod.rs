@@ -189,8 +189,8 @@ fn explain(error: Error) -> Error {
     }
 }
 
-/// The errors of drivers without mmap for this dma-buf: `ENOTSUPP` and `EOPNOTSUPP` by NVIDIA's,
-/// `ENODEV` and `EINVAL` by the kernel's dma-buf code for an exporter without mmap (dma-buf.c).
+/// Returns whether a driver has no mmap for this dma-buf: NVIDIA's driver fails with `ENOTSUPP` or `EOPNOTSUPP`, the
+/// kernel's dma-buf code with `ENODEV` or `EINVAL` for an exporter without mmap (dma-buf.c).
 fn says_unsupported(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -63,7 +63,7 @@ impl FakeCuda {
         DmaBufBackend::over(Box::new(self.clone()))
     }
 
-    /// The only export so far: address, length, flags.
+    /// Returns the only export so far: address, length, flags.
     fn exported(&self) -> (u64, u64, u64) {
         let exports = self.0.exports.lock().unwrap();
         assert_eq!(exports.len(), 1);

@@ -19,7 +19,7 @@ pub(super) const WITH_INFO_V2: ModuleVersion = (2, 4);
 /// `..._WITH_REQ_MAPPING_TYPE`.
 pub(super) const WITH_ATTRIBUTES: ModuleVersion = (2, 5);
 
-/// A version as the module packs it: major << 16 | minor.
+/// Returns a version as the module packs it: major << 16 | minor.
 pub(super) const fn version(packed: u32) -> ModuleVersion {
     ((packed >> 16) as u16, packed as u16)
 }
@@ -55,7 +55,7 @@ impl Request {
         }
     }
 
-    /// The name in the module's header.
+    /// Returns the name in the module's header.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::PinBuffer => "GDRDRV_IOC_PIN_BUFFER",
@@ -211,7 +211,7 @@ impl MappingType {
     pub(super) const CACHED: Self = Self(2);
     pub(super) const DEVICE: Self = Self(3);
 
-    /// The kind of mapping, or `None` for no mapping and for kinds newer than this library.
+    /// Returns the kind of mapping, or `None` for no mapping and for kinds newer than this library.
     pub(super) fn caching(self) -> Option<Caching> {
         match self {
             Self::WRITE_COMBINED => Some(Caching::WriteCombined),

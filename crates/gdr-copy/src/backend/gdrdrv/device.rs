@@ -18,7 +18,7 @@ pub(super) trait Device: Send + Sync + Debug {
     /// Makes one call. `argument` has the size of the request's structure.
     fn call(&self, request: Request, argument: &mut [u8]) -> io::Result<()>;
 
-    /// The file to mmap.
+    /// Returns the file to mmap.
     fn file(&self) -> BorrowedFd<'_>;
 }
 

@@ -135,7 +135,7 @@ impl FakeModule {
         self.0.is_mapped(handle)
     }
 
-    /// What the GPU reads of a range, from its first page on.
+    /// Returns what the GPU reads of a range, from its first page on.
     pub(super) fn gpu_reads(&self, handle: u64, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let at = handle * host_page() + offset;
@@ -154,7 +154,7 @@ impl FakeModule {
         }
     }
 
-    /// The calls of one kind, oldest first.
+    /// Returns the calls of one kind, oldest first.
     pub(super) fn calls(&self, number: u32) -> Vec<Vec<u8>> {
         let state = self.state();
         state

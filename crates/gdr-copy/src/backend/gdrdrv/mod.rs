@@ -253,7 +253,7 @@ fn is(error: &io::Error, errno: i32) -> bool {
     error.raw_os_error() == Some(errno)
 }
 
-/// The module reports something that contradicts the request.
+/// Returns the error for a module whose report contradicts the request.
 fn unexpected(what: &'static str) -> Error {
     Error::Module {
         call: "GDRDRV_IOC_GET_INFO",

@@ -16,7 +16,7 @@ use crate::report::ModuleVersion;
 pub(super) struct Handle(pub(super) u64);
 
 impl Handle {
-    /// The range's offset in the device file for mmap, or `None` past the end of any file.
+    /// Returns the range's offset in the device file for mmap, or `None` past the end of any file.
     pub(super) fn file_offset(self) -> Option<u64> {
         self.0.checked_mul(crate::bar_mapping::host_page())
     }
@@ -80,7 +80,7 @@ impl Module {
         self.device.file()
     }
 
-    /// An attribute, or `None` from a module without attributes or without this one.
+    /// Returns an attribute, or `None` from a module without attributes or without this one.
     pub(super) fn attribute(&self, attribute: u32) -> Result<Option<u32>> {
         if self.version < abi::WITH_ATTRIBUTES {
             return Ok(None);
@@ -222,7 +222,7 @@ fn refusal(request: Request, source: io::Error) -> Error {
     }
 }
 
-/// The remedy for errors that mean the same for every call and for mmap.
+/// Returns the remedy for errors that mean the same for every call and for mmap.
 pub(super) fn remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EACCES) => {

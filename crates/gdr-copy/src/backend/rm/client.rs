@@ -69,7 +69,7 @@ impl Client {
         self.handle
     }
 
-    /// The driver's version, e.g. `580.159.04`.
+    /// Returns the driver's version, e.g. `580.159.04`.
     pub(super) fn version(&self) -> &str {
         &self.version
     }
@@ -82,7 +82,7 @@ impl Client {
         open_node(&*self.ioctl, Node::Gpu { minor })
     }
 
-    /// Every GPU of the driver, also those whose node is not visible to this process.
+    /// Returns every GPU of the driver, also those whose node is not visible to this process.
     pub(super) fn cards(&self) -> Result<Vec<Card>> {
         let mut cards = [abi::CardInfo::default(); abi::MAX_CARDS];
         self.escape(Escape::CardInfo, &mut cards, "the list of GPUs")?;

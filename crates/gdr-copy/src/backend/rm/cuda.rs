@@ -16,7 +16,7 @@ pub(super) trait CudaCalls: Send + Sync + Debug {
 
     fn pointer_info(&self, ptr: DevicePtr) -> Result<PointerInfo>;
 
-    /// The descriptor of the VMM memory that is mapped at `ptr`; `None` where it was made without
+    /// Returns the descriptor of the VMM memory that is mapped at `ptr`; `None` where it was made without
     /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
     fn posix_fd(&self, ptr: DevicePtr) -> Result<Option<OwnedFd>>;
 

@@ -80,7 +80,7 @@ impl Device {
         self.subdevice
     }
 
-    /// The driver's number of this device, which is part of exported objects.
+    /// Returns the driver's number of this device, which is part of exported objects.
     pub(super) fn instance(&self) -> u32 {
         self.instance
     }
@@ -89,13 +89,13 @@ impl Device {
         self.card.bdf
     }
 
-    /// A new file of this GPU: each can be mapped once (`nv-usermap.c`).
+    /// Returns a new file of this GPU: each can be mapped once (`nv-usermap.c`).
     pub(super) fn file(&self) -> Result<OwnedFd> {
         self.client.open_gpu(self.card.minor)
     }
 
-    /// The size of an object, from the cache or from `ask`. The query takes a third of the time of a
-    /// pin, and programs pin the same buffers repeatedly.
+    /// Returns the size of an object, from the cache or from `ask`. The query takes a third of the time of a pin, and
+    /// programs pin the same buffers repeatedly.
     pub(super) fn size_of(
         &self,
         identity: Identity,

@@ -68,7 +68,7 @@ pub(super) fn widen(
     Ok(extents)
 }
 
-/// The first `len` bytes of a range.
+/// Returns the first `len` bytes of a range.
 pub(super) fn head(extents: &[Extent], len: u64) -> Vec<Extent> {
     let mut left = len;
     let mut head = Vec::new();

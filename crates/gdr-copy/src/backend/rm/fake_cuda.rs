@@ -157,7 +157,7 @@ impl FakeCuda {
         }
     }
 
-    /// The byte at an address, where it is mapped.
+    /// Returns the byte at an address, where it is mapped.
     pub(super) fn byte(&self, ptr: DevicePtr) -> u8 {
         let mut byte = [0];
         self.each_view(ptr, 1, |file, at| {

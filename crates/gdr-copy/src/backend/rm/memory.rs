@@ -178,7 +178,7 @@ impl Drop for MapRecord {
     }
 }
 
-/// How the CPU caches the mapping: `NVOS33_FLAGS_CACHING_TYPE`, bits 25:23 of the returned flags.
+/// Returns how the CPU caches the mapping: `NVOS33_FLAGS_CACHING_TYPE`, bits 25:23 of the returned flags.
 fn caching(flags: u32) -> Caching {
     match flags >> 23 & 7 {
         // CACHED and WRITEBACK: coherent links.

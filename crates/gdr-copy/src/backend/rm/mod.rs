@@ -84,8 +84,8 @@ impl RmBackend {
         })
     }
 
-    /// The GPU that CUDA numbers `ordinal`, found in the driver by its PCI address: CUDA's
-    /// numbers follow CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, the driver's do not.
+    /// Returns the GPU that CUDA numbers `ordinal`, found in the driver by its PCI address: CUDA's numbers follow
+    /// CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, the driver's do not.
     fn device(&self, ordinal: Ordinal) -> Result<Arc<Device>> {
         let gpus = match self.gpus.get() {
             Some(gpus) => gpus,
@@ -157,7 +157,7 @@ impl RmBackend {
     }
 }
 
-/// What is known of NVIDIA's driver of this version with the `rm` backend, as the end of a sentence.
+/// Returns what is known of NVIDIA's driver of this version with the `rm` backend, as the end of a sentence.
 pub fn driver_evidence(version: &str) -> &'static str {
     versions::trust(version).words()
 }

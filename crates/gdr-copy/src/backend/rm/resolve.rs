@@ -66,7 +66,7 @@ impl Range {
         }
     }
 
-    /// The allocation's serial number, where the range lies in one allocation.
+    /// Returns the allocation's serial number, where the range lies in one allocation.
     fn buffer(&self) -> Option<BufferId> {
         self.further.is_empty().then_some(self.info.buffer)
     }
@@ -137,7 +137,7 @@ pub(super) enum RouteError {
 
 type Routed<T> = Result<T, RouteError>;
 
-/// The memory objects behind `range`, widened to GPU pages, by one route.
+/// Returns the memory objects behind `range`, widened to GPU pages, by one route.
 pub(super) fn by_route(
     cuda: &dyn CudaCalls,
     device: &Arc<Device>,

@@ -48,7 +48,7 @@ impl Machine {
         self.backend.pin(&request(ptr, len))
     }
 
-    /// The result of one route, without its self-test.
+    /// Returns the result of one route, without its self-test.
     fn route(&self, ptr: DevicePtr, len: u64, route: Route) -> Result<Vec<Extent>, String> {
         let range = Range::locate(&*self.cuda, &request(ptr, len)).unwrap();
         let device = self.backend.device(range.info.device).unwrap();

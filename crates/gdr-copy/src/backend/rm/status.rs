@@ -15,7 +15,7 @@ impl RmStatus {
     pub(crate) const NOT_SUPPORTED: Self = Self(0x56);
     pub(crate) const OBJECT_NOT_FOUND: Self = Self(0x57);
 
-    /// The name in the header, where this library knows it.
+    /// Returns the name in the header, where this library knows it.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             0x00 => "NV_OK",
@@ -55,7 +55,7 @@ impl RmStatus {
         })
     }
 
-    /// The remedy for this status, as the end of a sentence.
+    /// Returns the remedy for this status, as the end of a sentence.
     pub(crate) const fn remedy(self) -> &'static str {
         match self.0 {
             0x0f | 0x6e => "; the GPU has dropped off the bus or was reset: see dmesg",

@@ -28,7 +28,7 @@ pub(super) fn trust(version: &str) -> Trust {
 }
 
 impl Trust {
-    /// The end of a sentence about the driver.
+    /// Returns the end of a sentence about the driver.
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Measured => "measured to work",

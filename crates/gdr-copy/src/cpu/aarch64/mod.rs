@@ -34,7 +34,7 @@ fn has_ls64() -> bool {
     unsafe { libc::getauxval(AT_HWCAP3) & HWCAP3_LS64 != 0 }
 }
 
-/// The routine that every aarch64 CPU has.
+/// Returns the routine that every aarch64 CPU has.
 pub(super) fn neon() -> &'static Routine {
     let [neon, _] = &ROUTINES;
     neon

@@ -116,7 +116,7 @@ impl Export {
         Ok(())
     }
 
-    /// The parts of the range, in order.
+    /// Returns the parts of the range, in order.
     pub(super) fn sources(self) -> Result<Vec<ObjectRange>, HookError> {
         if let Some(problem) = self.problem {
             return Err(problem);
@@ -164,7 +164,7 @@ pub(super) mod tests {
         bytes
     }
 
-    /// The structure of an export of one object.
+    /// Returns the structure of an export of one object.
     pub(in super::super) fn one_object() -> Vec<u8> {
         call(&LAYOUTS[1], 0, 1, &[(0x5c00_0010, 0, 4096)])
     }

@@ -72,8 +72,8 @@ struct Object {
     relro: Range<usize>,
 }
 
-/// The pages that the loader seals for a RELRO segment: glibc and musl round both ends down, so a
-/// page that holds writable data after the segment stays writable.
+/// Returns the pages that the loader seals for a RELRO segment: glibc and musl round both ends down, so a page that
+/// holds writable data after the segment stays writable.
 fn sealed_pages(relro: Range<usize>, page: usize) -> Range<usize> {
     let down = |address: usize| address & !(page - 1);
     down(relro.start)..down(relro.end)
@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// The protection of the page at an address, as `/proc/self/maps` shows it.
+    /// Returns the protection of the page at an address, as `/proc/self/maps` shows it.
     fn protection(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let holds = |line: &&str| {
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(sealed_pages(0..0, 0x1000), 0..0);
     }
 
-    /// A table of one entry in this test's own memory, which counts as sealed.
+    /// Returns a table of one entry in this test's own memory, which counts as sealed.
     fn table(entry: &AtomicPtr<c_void>, protect: Protect) -> Slots {
         let slot = std::ptr::from_ref(entry).cast_mut().cast::<c_void>();
         let page = rustix::param::page_size();

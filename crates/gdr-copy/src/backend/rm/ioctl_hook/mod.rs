@@ -71,7 +71,7 @@ unsafe extern "C" fn hook<const NUMBER: usize>(
     answer
 }
 
-/// The hook for an entry's current target. The caller holds [`PATCH`].
+/// Returns the hook for an entry's current target. The caller holds [`PATCH`].
 fn detour(current: Target) -> Result<Detour, HookError> {
     let hooks = HOOKS.iter().zip(&TARGETS);
     // The entry leads to a hook already: a restore failed, the process forked during an export, or
@@ -104,7 +104,7 @@ fn detour(current: Target) -> Result<Detour, HookError> {
     Err(HookError::TooManyHooks)
 }
 
-/// The function to which an entry for `ioctl` is bound.
+/// Returns the function to which an entry for `ioctl` is bound.
 fn bound() -> Result<*mut c_void, HookError> {
     // SAFETY: searches the global scope for a name that ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ioctl".as_ptr()) };
@@ -209,14 +209,14 @@ mod tests {
         }
     }
 
-    /// The hook of another library. It also stands for the driver: it accepts marked calls.
+    /// Stands in for the hook of another library. It also stands for the driver: it accepts marked calls.
     unsafe extern "C" fn first(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         // SAFETY: the caller's own call.
         let answer = unsafe { FIRST.pass_on(fd, request, arg) };
         if fd == MARK { 0 } else { answer }
     }
 
-    /// The hook of another library that is installed later.
+    /// Stands in for the hook of another library that is installed later.
     unsafe extern "C" fn second(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         // SAFETY: the caller's own call.
         unsafe { SECOND.pass_on(fd, request, arg) }
@@ -257,7 +257,7 @@ mod tests {
         hook
     }
 
-    /// A jump to `hook` from code outside of every library: a hook is not in the library that it hooks.
+    /// Returns a jump to `hook` from code outside of every library: a hook is not in the library that it hooks.
     fn outside(hook: Ioctl) -> *mut c_void {
         #[cfg(target_arch = "x86_64")]
         let jump: &[u8] = &[0xff, 0x25, 0, 0, 0, 0]; // jmp [rip + 0]
@@ -288,7 +288,7 @@ mod tests {
         target.get()
     }
 
-    /// An export of one object, as libcuda makes it.
+    /// Makes an export of one object, as libcuda does.
     fn export() -> c_int {
         let mut bytes = export::tests::one_object();
         let request = export::tests::request(EXPORT_TO_DMABUF, bytes.len());
