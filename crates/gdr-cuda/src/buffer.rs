@@ -186,19 +186,19 @@ impl DeviceBuffer {
         }
     }
 
-    /// The buffer's device address.
+    /// Returns the buffer's device address.
     pub fn ptr(&self) -> DevicePtr {
         self.allocation.raw.ptr
     }
 
-    /// The number of bytes requested.
+    /// Returns the number of bytes requested.
     #[expect(clippy::len_without_is_empty, reason = "no driver allocates 0 bytes")]
     pub fn len(&self) -> u64 {
         self.allocation.raw.len
     }
 
-    /// How the memory was allocated. For another library's memory the driver reports only the
-    /// allocator: VMM memory counts as [`MemoryKind::Vmm`] even if it has handle types.
+    /// Returns how the memory was allocated. For another library's memory the driver reports only the allocator: VMM
+    /// memory counts as [`MemoryKind::Vmm`] even if it has handle types.
     pub fn kind(&self) -> MemoryKind {
         self.allocation.raw.kind
     }
@@ -209,7 +209,7 @@ impl DeviceBuffer {
         matches!(self.allocation.owner, Owner::Driver)
     }
 
-    /// The GPU that holds the memory.
+    /// Returns the GPU that holds the memory.
     pub fn gpu(&self) -> &Gpu {
         &self.allocation.gpu
     }
@@ -330,7 +330,7 @@ impl DeviceBuffer {
         driver.export(device, self.ptr())
     }
 
-    /// The addresses of `wanted` bytes at `offset`, if they lie in the buffer.
+    /// Returns the addresses of `wanted` bytes at `offset`, if they lie in the buffer.
     pub(crate) fn range(&self, offset: u64, wanted: u64) -> Result<Range<DevicePtr>> {
         let len = self.len();
         let end = offset.checked_add(wanted).filter(|end| *end <= len);

@@ -17,7 +17,7 @@ pub enum ConcreteDriver {
 }
 
 impl ConcreteDriver {
-    /// The concrete type of `driver`.
+    /// Returns the concrete type of `driver`.
     pub fn of(driver: &Arc<dyn Driver>) -> Self {
         let driver: Arc<dyn Any + Send + Sync> = driver.clone();
         match driver.downcast::<Cuda>().map(Self::Cuda) {

@@ -52,12 +52,13 @@ impl ExportedMemory {
         }
     }
 
-    /// What the other process needs.
+    /// Returns what the other process needs.
     pub fn export(&self) -> &DeviceExport {
         &self.export
     }
 
-    /// The descriptor by which the other process opens VMM memory. It needs a duplicate, for example by `SCM_RIGHTS`.
+    /// Returns the descriptor by which the other process opens VMM memory. It needs a duplicate, for example by
+    /// `SCM_RIGHTS`.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(AsFd::as_fd)
     }
@@ -67,24 +68,24 @@ impl DeviceExport {
     /// The length of [`DeviceExport::to_bytes`].
     pub const LEN: usize = 88;
 
-    /// Where the allocation begins in the address space of the process that exported it.
+    /// Returns where the allocation begins in the address space of the process that exported it.
     pub fn base(&self) -> DevicePtr {
         self.base
     }
 
-    /// The length of the allocation in bytes, as its process says.
+    /// Returns the length of the allocation in bytes, as its process says.
     #[expect(clippy::len_without_is_empty, reason = "no driver allocates 0 bytes")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// The number, in the process that exports it, of [`ExportedMemory::descriptor`].
+    /// Returns the number, in the process that exports it, of [`ExportedMemory::descriptor`].
     pub fn descriptor(&self) -> Option<RawFd> {
         self.descriptor
     }
 
-    /// The driver's handle, 64 bytes (`CUipcMemHandle`), then base, length, and 0 or one more than the
-    /// number of the descriptor, little-endian words of 8 bytes.
+    /// Returns the driver's handle, 64 bytes (`CUipcMemHandle`), then base, length, and 0 or one more than the number
+    /// of the descriptor, little-endian words of 8 bytes.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..64].copy_from_slice(&self.handle);

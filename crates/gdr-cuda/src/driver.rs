@@ -50,7 +50,7 @@ impl MemoryKind {
     /// Every kind that does not migrate.
     pub const DEVICE: [Self; 4] = [Self::Plain, Self::VmmPosixFd, Self::Vmm, Self::Pool];
 
-    /// The CUDA function that allocates it, for reports.
+    /// Returns the CUDA function that allocates it, for reports.
     pub const fn function(self) -> &'static str {
         match self {
             Self::Plain => "cuMemAlloc",
@@ -183,14 +183,14 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Real or simulated.
     fn kind(&self) -> DriverKind;
 
-    /// The CUDA version of the driver.
+    /// Returns the CUDA version of the driver.
     fn cuda_version(&self) -> CudaVersion;
 
-    /// Every GPU visible to this process, in ordinal order. Initializes the driver.
+    /// Returns every GPU visible to this process, in ordinal order. Initializes the driver.
     fn devices(&self) -> Result<Vec<DeviceInfo>>;
 
-    /// The allocation of `ptr`. An address that the driver does not know (never allocated, freed,
-    /// plain host memory) is [`crate::Error::UnknownPointer`].
+    /// Returns the allocation of `ptr`. An address that the driver does not know (never allocated, freed, plain host
+    /// memory) is [`crate::Error::UnknownPointer`].
     fn pointer_info(&self, ptr: DevicePtr) -> Result<PointerInfo>;
 
     /// Makes copies and fills of the allocation of `ptr` complete before the calls return
@@ -205,13 +205,13 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// 11.3).
     fn flush_remote_writes(&self, device: Ordinal, ptr: DevicePtr) -> Result<()>;
 
-    /// A dma-buf that contains `len` bytes of device memory at `ptr`, for import by another device
-    /// (`cuMemGetHandleForAddressRange`, CUDA 11.7). The memory stays accessible through it as long
-    /// as its descriptor is open.
+    /// Returns a dma-buf that contains `len` bytes of device memory at `ptr`, for import by another device
+    /// (`cuMemGetHandleForAddressRange`, CUDA 11.7). The memory stays accessible through it as long as its descriptor
+    /// is open.
     fn dma_buf(&self, device: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf>;
 
-    /// The allocation of `ptr` for other processes: memory of `cuMemAlloc` (`cuIpcGetMemHandle`), and VMM memory that was
-    /// made for it (`cuMemExportToShareableHandle`). Other memory is [`crate::Error::NotExportable`].
+    /// Returns the allocation of `ptr` for other processes: memory of `cuMemAlloc` (`cuIpcGetMemHandle`), and VMM
+    /// memory that was made for it (`cuMemExportToShareableHandle`). Other memory is [`crate::Error::NotExportable`].
     fn export(&self, device: Ordinal, ptr: DevicePtr) -> Result<ExportedMemory>;
 
     /// Opens memory of another process for `device`, on whichever GPU it is. `descriptor` is a duplicate of the one that
@@ -275,7 +275,7 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// `stream` came from this driver and has not been destroyed.
     unsafe fn destroy_stream(&self, stream: RawStream) -> Result<()>;
 
-    /// Whether `stream` has work left. Returns errors of past work.
+    /// Returns whether `stream` has work left, or the error of past work.
     ///
     /// # Safety
     /// `stream` came from this driver and has not been destroyed.

@@ -14,8 +14,8 @@ const SIMULATED: &str = "sim";
 /// Simulated GPUs of [`open_driver`]: two, so that code for several GPUs runs.
 const SIMULATED_GPUS: u32 = 2;
 
-/// The driver that the environment chooses: the simulation with two GPUs where `GDR_BACKEND` is
-/// `sim`, otherwise NVIDIA's ([`Cuda::load`]).
+/// Returns the driver that the environment chooses: the simulation with two GPUs where `GDR_BACKEND` is `sim`,
+/// otherwise NVIDIA's ([`Cuda::load`]).
 ///
 /// A missing GPU is never simulated: without `GDR_BACKEND=sim` it is an error. [`Driver::kind`] says
 /// which of the two the driver is. Each call makes a new simulation, so call it once and share the

@@ -47,7 +47,7 @@ impl CuResult {
     /// `CUDA_ERROR_NOT_SUPPORTED`.
     pub const NOT_SUPPORTED: Self = Self(801);
 
-    /// The name in the header, where this library knows it.
+    /// Returns the name in the header, where this library knows it.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             0 => "CUDA_SUCCESS",
@@ -233,7 +233,7 @@ impl Error {
         }
     }
 
-    /// The driver's result, where a driver call failed.
+    /// Returns the driver's result, where a driver call failed.
     pub fn cu_result(&self) -> Option<CuResult> {
         match self {
             Self::Call { result, .. } => Some(*result),

@@ -81,12 +81,12 @@ impl Gather {
         })
     }
 
-    /// The end of the piece that goes furthest: the minimum size of the target in bytes.
+    /// Returns the end of the piece that goes furthest: the minimum size of the target in bytes.
     pub const fn end(&self) -> u64 {
         self.end
     }
 
-    /// What the kernel uses.
+    /// Returns what the kernel uses.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &DeviceBuffer> {
         self.pieces.iter().map(|it| &**it).chain([&self.table])
     }
@@ -101,7 +101,7 @@ impl Gather {
     }
 }
 
-/// The entries of the table: the part of each block.
+/// Returns the entries of the table: the part of each block.
 fn table(places: &[(u64, u64, DevicePtr)]) -> Vec<u8> {
     let mut table = Vec::new();
     for (to, end, from) in places {

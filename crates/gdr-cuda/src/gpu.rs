@@ -25,7 +25,7 @@ struct Inner {
 }
 
 impl Gpu {
-    /// The GPU with this number. Initializes the driver.
+    /// Opens the GPU with this number. Initializes the driver.
     ///
     /// # Errors
     /// [`Error::NoSuchDevice`]; the driver's errors, if it cannot be initialized
@@ -40,7 +40,7 @@ impl Gpu {
         })
     }
 
-    /// Every GPU that this process sees, in ordinal order. Initializes the driver.
+    /// Returns every GPU that this process sees, in ordinal order. Initializes the driver.
     ///
     /// # Errors
     /// The driver's errors, if it cannot be initialized.
@@ -54,12 +54,12 @@ impl Gpu {
         Ok(driver.devices()?.into_iter().map(gpu).collect())
     }
 
-    /// The GPU's identity and attributes.
+    /// Returns the GPU's identity and attributes.
     pub fn info(&self) -> &DeviceInfo {
         &self.inner.info
     }
 
-    /// The GPU's driver.
+    /// Returns the GPU's driver.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.inner.driver
     }

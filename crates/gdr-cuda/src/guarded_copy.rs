@@ -53,9 +53,8 @@ impl GuardedCopy {
     /// The length of the words in bytes.
     pub const LEN: usize = STATES + 4 * MOST_BLOCKS as usize;
 
-    /// The `count`-th copy that uses the words at `offset`, a multiple of 4, and copies `len`
-    /// bytes. The previous copy must have ended ([`GuardedCopy::has_ended`]). The words of the
-    /// first copy must be 0.
+    /// Creates the `count`-th copy that uses the words at `offset`, a multiple of 4, and copies `len` bytes. The
+    /// previous copy must have ended ([`GuardedCopy::has_ended`]). The words of the first copy must be 0.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
@@ -84,7 +83,7 @@ impl GuardedCopy {
         &self.host
     }
 
-    /// The kernel of this copy.
+    /// Returns the kernel of this copy.
     pub(crate) fn launch(&self, src: DevicePtr, dst: DevicePtr, len: u64) -> Launch {
         Launch::GuardedCopy {
             src,
@@ -110,12 +109,12 @@ impl GuardedCopy {
         STATES + 4 * at as usize
     }
 
-    /// The state of each block.
+    /// Returns the state of each block.
     fn states(&self) -> impl Iterator<Item = u32> {
         (0..self.blocks).map(|at| self.load(Self::block(at)).wrapping_sub(self.number))
     }
 
-    /// The progress of the copy.
+    /// Returns the progress of the copy.
     pub fn state(&self) -> GuardedState {
         let is_cancelled = self.load(0) == self.number;
         if is_cancelled {

@@ -55,23 +55,23 @@ impl HostBuffer {
         Self { gpu, raw }
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no driver allocates 0 bytes")]
     pub fn len(&self) -> usize {
         self.raw.len
     }
 
-    /// The GPU whose kernels can use it.
+    /// Returns the GPU whose kernels can use it.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// The memory's address for kernels.
+    /// Returns the memory's address for kernels.
     pub fn gpu_ptr(&self) -> DevicePtr {
         self.raw.gpu
     }
 
-    /// The memory's address for the CPU, valid while this value exists.
+    /// Returns the memory's address for the CPU, valid while this value exists.
     pub fn cpu_ptr(&self) -> *mut u8 {
         self.raw.cpu
     }
@@ -119,7 +119,7 @@ impl HostBuffer {
         Ok(())
     }
 
-    /// The CPU address of `len` bytes at `offset`, valid while this value exists.
+    /// Returns the CPU address of `len` bytes at `offset`, valid while this value exists.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].

@@ -34,23 +34,23 @@ impl ImportedMemory {
         Ok(imported)
     }
 
-    /// The GPU for which it was opened.
+    /// Returns the GPU for which it was opened.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// What was opened.
+    /// Returns what was opened.
     pub fn export(&self) -> &DeviceExport {
         &self.export
     }
 
-    /// The length of the allocation in bytes.
+    /// Returns the length of the allocation in bytes.
     #[expect(clippy::len_without_is_empty, reason = "empty exports are not opened")]
     pub fn len(&self) -> u64 {
         self.export.len
     }
 
-    /// The address in this process of `wanted` bytes at `offset`.
+    /// Returns the address in this process of `wanted` bytes at `offset`.
     pub(crate) fn at(&self, offset: u64, wanted: u64) -> Result<DevicePtr> {
         let len = self.len();
         let end = offset.checked_add(wanted).filter(|end| *end <= len);

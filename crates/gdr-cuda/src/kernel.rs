@@ -169,9 +169,8 @@ impl PushRequest {
     const COUNT_BITS: u32 = 13;
     const OFFSET_BITS: u32 = 35;
 
-    /// A request for `lines` lines, starting at `offset` bytes. `number` must differ from the
-    /// previous request's. `None` if the offset is not a multiple of 8, or if a value is out of
-    /// range: 256 GiB, 1 to 8192 lines.
+    /// Returns a request for `lines` lines, starting at `offset` bytes. `number` must differ from the previous
+    /// request's. `None` if the offset is not a multiple of 8, or if a value is out of range: 256 GiB, 1 to 8192 lines.
     pub fn new(number: NonZeroU16, offset: u64, lines: u64) -> Option<Self> {
         let request = Self {
             number,
@@ -184,7 +183,7 @@ impl PushRequest {
         is_valid.then_some(request)
     }
 
-    /// The request in a word that the kernel reads; `None` if the word asks the kernel to leave.
+    /// Returns the request in a word that the kernel reads; `None` if the word asks the kernel to leave.
     pub(crate) fn of_word(word: u64) -> Option<Self> {
         let number = NonZeroU16::new((word >> (Self::COUNT_BITS + Self::OFFSET_BITS)) as u16)?;
         Some(Self {
@@ -194,17 +193,17 @@ impl PushRequest {
         })
     }
 
-    /// The number.
+    /// Returns the number.
     pub(crate) fn number(self) -> u32 {
         self.number.get().into()
     }
 
-    /// The lines, counted from the base.
+    /// Returns the lines, counted from the base.
     pub(crate) fn lines(self) -> Range<u64> {
         self.offset..self.offset + self.lines
     }
 
-    /// The word that the kernel reads.
+    /// Returns the word that the kernel reads.
     pub fn word(self) -> u64 {
         let number = u64::from(self.number.get()) << (Self::COUNT_BITS + Self::OFFSET_BITS);
         number | (self.lines - 1) << Self::OFFSET_BITS | self.offset
@@ -253,8 +252,8 @@ impl VerifyReport {
     }
 }
 
-/// The `index`-th word of the pattern of `seed`: a 32-bit mix, so that a shifted, repeated or stale
-/// block does not match.
+/// Returns the `index`-th word of the pattern of `seed`: a 32-bit mix, so that a shifted, repeated or stale block does
+/// not match.
 pub const fn pattern_word(seed: u32, index: u64) -> u32 {
     // The finalizer of MurmurHash3 over the index, keyed by the seed.
     let mut h = (index as u32) ^ ((index >> 32) as u32).wrapping_mul(0x9e37_79b9) ^ seed;

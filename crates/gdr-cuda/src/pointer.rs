@@ -17,12 +17,12 @@ impl DevicePtr {
         Self(address)
     }
 
-    /// The raw address.
+    /// Returns the raw address.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// This address plus `offset` bytes, or `None` past the end of the address space.
+    /// Returns this address plus `offset` bytes, or `None` past the end of the address space.
     pub const fn checked_add(self, offset: u64) -> Option<Self> {
         match self.0.checked_add(offset) {
             Some(address) => Some(Self(address)),
@@ -35,7 +35,7 @@ impl DevicePtr {
         self.0.checked_sub(base.0)
     }
 
-    /// The nearest multiple of `alignment` (a power of two) at or below this address.
+    /// Returns the nearest multiple of `alignment` (a power of two) at or below this address.
     pub const fn align_down(self, alignment: u64) -> Self {
         Self(self.0 & !(alignment - 1))
     }
@@ -124,14 +124,13 @@ impl PointerInfo {
             .map_or(0, |offset| self.size.saturating_sub(offset))
     }
 
-    /// The first address past the allocation.
+    /// Returns the first address past the allocation.
     pub const fn end(&self) -> DevicePtr {
         DevicePtr(self.base.0.saturating_add(self.size))
     }
 
-    /// The further allocations of a range that starts in this one and ends at `end`: adjacent VMM
-    /// mappings of the same GPU, as growing buffers have them. `look` is
-    /// [`Driver::pointer_info`](crate::Driver::pointer_info).
+    /// Returns the further allocations of a range that starts in this one and ends at `end`: adjacent VMM mappings of
+    /// the same GPU, as growing buffers have them. `look` is [`Driver::pointer_info`](crate::Driver::pointer_info).
     ///
     /// # Errors
     /// The first address that is not allocated without a gap, where that is before `end`.

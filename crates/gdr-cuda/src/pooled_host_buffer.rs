@@ -124,7 +124,7 @@ impl Drop for PooledHostBuffer {
     }
 }
 
-/// The list stays valid after a panic in a thread that had it locked.
+/// Locks the list, which stays valid after a panic in a thread that had it locked.
 fn unused() -> MutexGuard<'static, Vec<Unused>> {
     UNUSED.lock().unwrap_or_else(PoisonError::into_inner)
 }

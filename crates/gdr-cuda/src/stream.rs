@@ -111,12 +111,12 @@ impl Stream {
         }
     }
 
-    /// What distinguishes it from every other stream of this process, past ones included.
+    /// Returns what distinguishes it from every other stream of this process, past ones included.
     pub fn id(&self) -> StreamId {
         self.id
     }
 
-    /// Its GPU.
+    /// Returns its GPU.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
@@ -518,7 +518,7 @@ impl Stream {
         self.wait_for("the work on the stream", limit)
     }
 
-    /// Whether everything queued so far is complete.
+    /// Returns whether everything queued so far is complete.
     ///
     /// # Errors
     /// Errors of the work itself, as the driver reports them.
@@ -587,7 +587,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether the stream is idle; if so, the memory of its past work is released.
+    /// Returns whether the stream is idle; if so, releases the memory of its past work.
     fn release_when_idle(&self) -> Result<bool> {
         let mut in_use = self.in_use();
         if !self.is_idle()? {
@@ -600,7 +600,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// The list is valid after a panic in a thread that had it locked.
+    /// Locks the list, which stays valid after a panic in a thread that had it locked.
     fn in_use(&self) -> MutexGuard<'_, Vec<InUse>> {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -630,13 +630,13 @@ impl Drop for Stream {
     }
 }
 
-/// Whether two ranges have a byte in common.
+/// Returns whether two ranges have a byte in common.
 fn overlap(one: DevicePtr, one_len: u64, other: DevicePtr, other_len: u64) -> bool {
     one < other.checked_add(other_len).unwrap_or(other)
         && other < one.checked_add(one_len).unwrap_or(one)
 }
 
-/// The address of `words` words at `offset`.
+/// Returns the address of `words` words at `offset`.
 fn word_range(buffer: &DeviceBuffer, offset: u64, words: u64) -> Result<DevicePtr> {
     if !offset.is_multiple_of(4) {
         return Err(Error::Misaligned {

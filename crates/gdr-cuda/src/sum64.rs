@@ -26,7 +26,7 @@ impl Sum64 {
         Self(mix(len))
     }
 
-    /// The checksum of `bytes`.
+    /// Returns the checksum of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         let mut sum = Self::new(bytes.len() as u64);
         sum.add(0, bytes);
@@ -48,13 +48,13 @@ impl Sum64 {
         }
     }
 
-    /// The value of the checksum.
+    /// Returns the value of the checksum.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// The sum of the words, starting with the content's word number `first`.
+/// Returns the sum of the words, starting with the content's word number `first`.
 fn sum_of(first: u64, words: &[[u8; 8]]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
@@ -84,7 +84,7 @@ fn sum_of_words(first: u64, words: &[[u8; 8]]) -> u64 {
     sum
 }
 
-/// The finalizer of SplitMix64, a bijection.
+/// Returns the finalizer of SplitMix64, a bijection.
 const fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -96,7 +96,7 @@ pub unsafe fn read(src: *const u8, bytes: &mut [u8]) {
     }
 }
 
-/// A 32-bit flag in such memory.
+/// Returns a 32-bit flag in such memory.
 ///
 /// # Safety
 /// `ptr` is 4-byte aligned and valid for reads and writes for all of `'a`.
@@ -105,7 +105,7 @@ pub(crate) unsafe fn flag<'a>(ptr: *mut u8) -> &'a AtomicU32 {
     unsafe { AtomicU32::from_ptr(ptr.cast()) }
 }
 
-/// A 64-bit counter in such memory.
+/// Returns a 64-bit counter in such memory.
 ///
 /// # Safety
 /// `ptr` is 8-byte aligned and valid for reads and writes for all of `'a`.

@@ -38,7 +38,7 @@ impl Words {
     }
 }
 
-/// What `gpu` reads at `offset` of the export.
+/// Returns what `gpu` reads at `offset` of the export.
 fn copied(gpu: &Gpu, export: &DeviceExport, offset: u64, len: usize) -> Vec<u8> {
     copied_from(
         gpu,

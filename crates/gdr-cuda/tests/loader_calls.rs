@@ -30,7 +30,7 @@ unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
     unsafe { next(file, flags) }
 }
 
-/// The calls that a thousand registrations make.
+/// Returns the calls that a thousand registrations make.
 fn calls_of_a_thousand_questions() -> u32 {
     let before = CALLS.load(Ordering::Relaxed);
     for _ in 0..1000 {
@@ -39,7 +39,7 @@ fn calls_of_a_thousand_questions() -> u32 {
     CALLS.load(Ordering::Relaxed) - before
 }
 
-/// A library that has the name of CUDA's driver and nothing else of it.
+/// Returns a library that has the name of CUDA's driver and nothing else of it.
 fn namesake() -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").expect("the map of this process");
     let library = maps

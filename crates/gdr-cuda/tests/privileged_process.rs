@@ -52,7 +52,7 @@ fn load() {
     }
 }
 
-/// The output of a copy of this program.
+/// Runs a copy of this program and returns its output.
 fn run(program: &Path) -> String {
     let answer = Command::new(program)
         .arg("--nocapture")

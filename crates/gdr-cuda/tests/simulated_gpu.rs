@@ -394,7 +394,7 @@ impl Drop for Tensor {
     }
 }
 
-/// All of a tensor as a buffer that owns it.
+/// Returns all of a tensor as a buffer that owns it.
 fn wrap(gpu: &Gpu, tensor: Tensor) -> DeviceBuffer {
     let (ptr, len) = (tensor.memory.ptr(), tensor.memory.len());
     // SAFETY: the tensor owns `len` bytes at `ptr`, and no other code uses them.

@@ -291,7 +291,7 @@ pub(super) fn open(path: &OsStr) -> Result<(Api, *const c_void)> {
     Ok((api, init))
 }
 
-/// The message of the loader (`dlerror`), which libloading keeps as the source of its error.
+/// Returns the message of the loader (`dlerror`), which libloading keeps as the source of its error.
 fn reason(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),

@@ -44,7 +44,7 @@ impl PrimaryContexts {
         }
     }
 
-    /// The primary context of `device`, retained at its first use and then kept.
+    /// Returns the primary context of `device`, retained at its first use and then kept.
     fn get(&self, api: &Api, device: CUdevice) -> Result<Context> {
         let mut retained = self.lock();
         if let Some(context) = retained.by_device.get(&device) {
@@ -58,7 +58,7 @@ impl PrimaryContexts {
         Ok(Context(context))
     }
 
-    /// Whether this library has retained the one of `device`.
+    /// Returns whether this library has retained the one of `device`.
     fn has(&self, device: CUdevice) -> bool {
         self.lock().by_device.contains_key(&device)
     }
@@ -194,7 +194,7 @@ impl Cuda {
         }
     }
 
-    /// The thread's current context, where it belongs to `device`.
+    /// Returns the thread's current context, if it belongs to `device`.
     fn current_of(&self, device: CUdevice) -> Option<Context> {
         let (mut context, mut current) = (ptr::null_mut(), 0);
         // SAFETY: a place for the answer.
@@ -207,7 +207,7 @@ impl Cuda {
         (status == CuResult::SUCCESS.0 && current == device).then_some(Context(context))
     }
 
-    /// The driver's handle of a device.
+    /// Returns the driver's handle of a device.
     pub(super) fn device(&self, ordinal: Ordinal) -> Result<CUdevice> {
         let missing = |count| Error::NoSuchDevice { ordinal, count };
         let number = i32::try_from(ordinal.0).map_err(|_| missing(0))?;

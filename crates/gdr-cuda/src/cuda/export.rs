@@ -27,8 +27,7 @@ pub struct RetainedAllocation {
 }
 
 impl RetainedAllocation {
-    /// The handle types of the memory (`CUmemAllocationHandleType` bits; 1 is a POSIX file
-    /// descriptor).
+    /// Returns the handle types of the memory (`CUmemAllocationHandleType` bits; 1 is a POSIX file descriptor).
     ///
     /// # Errors
     /// The driver's.
@@ -73,7 +72,7 @@ impl Drop for RetainedAllocation {
 /// Exports, from any thread and with any current context. Each runs in the context of `ptr`, or, for
 /// memory without a context (VMM and pool memory), in a context of `device`.
 impl Cuda {
-    /// The handle with which other processes open the allocation of `ptr` (`cuIpcGetMemHandle`).
+    /// Returns the handle with which other processes open the allocation of `ptr` (`cuIpcGetMemHandle`).
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for managed, pool and VMM memory; others of the driver.
@@ -87,7 +86,7 @@ impl Cuda {
         })
     }
 
-    /// The whole allocation of `ptr`, for other processes.
+    /// Returns the whole allocation of `ptr`, for other processes.
     pub(super) fn export_allocation(
         &self,
         device: Ordinal,
@@ -199,7 +198,7 @@ impl Cuda {
         check("cuIpcCloseMemHandle", status)
     }
 
-    /// A reference on the VMM memory mapped at `ptr` (`cuMemRetainAllocationHandle`).
+    /// Returns a reference to the VMM memory mapped at `ptr` (`cuMemRetainAllocationHandle`).
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` where no VMM memory is mapped; others of the driver.
@@ -216,9 +215,8 @@ impl Cuda {
         })
     }
 
-    /// A dma-buf of `len` bytes at `ptr`, both multiples of the host's page size
-    /// (`cuMemGetHandleForAddressRange`). `flags` are `CUmemRangeFlags`; 0 asks for nothing
-    /// special.
+    /// Returns a dma-buf of `len` bytes at `ptr`, both multiples of the host's page size
+    /// (`cuMemGetHandleForAddressRange`). `flags` are `CUmemRangeFlags`; 0 asks for nothing special.
     ///
     /// # Errors
     /// [`Error::Symbol`] before CUDA 11.7; `CUDA_ERROR_NOT_SUPPORTED` where the GPU or the kernel
@@ -247,9 +245,9 @@ impl Cuda {
         })
     }
 
-    /// A dma-buf that contains `len` bytes at `ptr`. Only whole host pages can be exported; where the
-    /// driver refuses these (memory of a pool is exported only from the start of its chunk), the
-    /// dma-buf begins at the start of the allocation.
+    /// Returns a dma-buf that contains `len` bytes at `ptr`. Only whole host pages can be exported; where the driver
+    /// refuses these (memory of a pool is exported only from the start of its chunk), the dma-buf begins at the start
+    /// of the allocation.
     pub(super) fn export_dma_buf(
         &self,
         device: Ordinal,

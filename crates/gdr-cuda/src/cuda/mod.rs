@@ -73,8 +73,8 @@ unsafe impl Send for CodeAddress {}
 unsafe impl Sync for CodeAddress {}
 
 impl Cuda {
-    /// The driver, if this process has loaded its library already. It is neither loaded nor
-    /// initialized for the caller.
+    /// Returns the driver, if this process has loaded its library already. It is neither loaded nor initialized for the
+    /// caller.
     ///
     /// Where it is not loaded, this takes well under a microsecond and does not ask the loader for the
     /// library: it may be called at each registration of memory, and a child that is forked meanwhile can
@@ -148,7 +148,7 @@ impl Cuda {
         }))
     }
 
-    /// The address of `cuInit` inside the library, by which the loaded object can be found.
+    /// Returns the address of `cuInit` inside the library, by which the loaded object can be found.
     pub fn symbol_address(&self) -> *const c_void {
         self.init.0
     }
@@ -162,7 +162,7 @@ impl Cuda {
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
-    /// An attribute of a device; 0 where the driver is too old to know it.
+    /// Returns an attribute of a device; 0 where the driver is too old to know it.
     fn attribute(&self, device: CUdevice, attribute: c_int) -> Result<c_int> {
         let mut value = 0;
         // SAFETY: a place for the answer and a device from `cuDeviceGet`.
@@ -493,7 +493,7 @@ fn check(call: &'static str, status: u32) -> Result<()> {
     }
 }
 
-/// A length as the driver's type.
+/// Returns a length as the driver's type.
 fn size(call: &'static str, len: u64) -> Result<usize> {
     usize::try_from(len).map_err(|_| Error::Call {
         call,
@@ -511,12 +511,12 @@ unsafe extern "C" fn run_host_call(call: *mut c_void) {
     call.run();
 }
 
-/// The `CUstream` behind a handle.
+/// Returns the `CUstream` behind a handle.
 fn stream_of(stream: RawStream) -> Opaque {
     ptr::with_exposed_provenance_mut(stream.handle as usize)
 }
 
-/// A string that the driver wrote into `buffer`.
+/// Returns a string that the driver wrote into `buffer`.
 fn text(buffer: &[c_char]) -> String {
     let bytes: Vec<u8> = buffer.iter().map(|unit| unit.to_ne_bytes()[0]).collect();
     match CStr::from_bytes_until_nul(&bytes) {

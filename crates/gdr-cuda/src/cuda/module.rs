@@ -86,7 +86,7 @@ impl Modules {
     }
 }
 
-/// The address of a kernel parameter, from which `cuLaunchKernel` copies it.
+/// Returns the address of a kernel parameter, from which `cuLaunchKernel` copies it.
 fn parameter<T>(value: &T) -> *mut c_void {
     ptr::from_ref(value).cast_mut().cast()
 }
@@ -273,7 +273,7 @@ impl Cuda {
         check("cuLaunchKernel", status)
     }
 
-    /// The kernels of a GPU whose primary context is current, compiled at their first use.
+    /// Returns the kernels of a GPU whose primary context is current, compiled at their first use.
     fn functions(&self, device: Ordinal) -> Result<Functions> {
         let modules = &self.modules.by_device;
         let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);

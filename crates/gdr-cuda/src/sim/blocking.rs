@@ -35,14 +35,14 @@ impl Kernels {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The number is valid after a panic in a thread that had it locked.
+    /// Locks the number, which stays valid after a panic in a thread that had it locked.
     fn running(&self) -> MutexGuard<'_, usize> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SimBlockingKernel {
-    /// The number of calls that wait for such kernels.
+    /// Returns the number of calls that wait for such kernels.
     pub fn waiting(&self) -> usize {
         self.0.waiting.load(Ordering::Relaxed)
     }

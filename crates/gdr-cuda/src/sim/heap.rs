@@ -133,7 +133,7 @@ impl Heap {
         Ok(info)
     }
 
-    /// A place in the shared block, or in a new one where it is full.
+    /// Finds a place in the shared block, or in a new one where it is full.
     fn pack(&mut self, request: Request) -> Result<(u64, u64)> {
         let step = round_up(request.len, SMALL_STEP);
         let room = |block: &Block| block.size - block.filled >= step;
@@ -243,7 +243,7 @@ impl Heap {
         Ok(info)
     }
 
-    /// The handle by which the allocation of `ptr` is opened.
+    /// Returns the handle by which the allocation of `ptr` is opened.
     pub(super) fn handle(&self, ptr: DevicePtr) -> Option<Result<[u8; 64]>> {
         let (allocation, block) = self.find(ptr)?;
         let (info, offset) = (
@@ -290,17 +290,17 @@ impl Heap {
             .flatten()
     }
 
-    /// The allocation of `ptr`.
+    /// Returns the allocation of `ptr`.
     pub(super) fn info(&self, ptr: DevicePtr) -> Option<PointerInfo> {
         self.find(ptr).map(|(allocation, _)| allocation.info)
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub(super) fn allocations(&self) -> usize {
         self.allocations.len()
     }
 
-    /// The memory of `ptr..ptr + len`, where one allocation contains all of it.
+    /// Returns the memory of `ptr..ptr + len`, where one allocation contains all of it.
     pub(super) fn view(&self, ptr: DevicePtr, len: u64) -> Option<View> {
         let (allocation, block) = self.find(ptr)?;
         let offset = ptr.get() - allocation.block;
@@ -309,14 +309,14 @@ impl Heap {
             .flatten()
     }
 
-    /// A descriptor of the block that contains `ptr`, the block's address and its size.
+    /// Returns a descriptor of the block that contains `ptr`, the block's address and its size.
     pub(super) fn share(&self, ptr: DevicePtr) -> Option<Result<(OwnedFd, DevicePtr, u64)>> {
         let (allocation, block) = self.find(ptr)?;
         let base = DevicePtr::new(allocation.block);
         Some(block.memfd.share().map(|fd| (fd, base, block.size)))
     }
 
-    /// The address of the allocation at `base` in this process.
+    /// Returns the address of the allocation at `base` in this process.
     pub(super) fn cpu_address(&self, base: DevicePtr) -> Option<*mut u8> {
         let (allocation, block) = self.find(base)?;
         let offset = usize::try_from(base.get() - allocation.block).ok()?;

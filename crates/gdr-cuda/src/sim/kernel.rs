@@ -354,7 +354,7 @@ impl PingPong {
         }
     }
 
-    /// Whether the round may begin; `false` when the CPU has ended the kernel.
+    /// Waits until the round may begin; returns `false` once the CPU has ended the kernel.
     fn await_ping(&self, round: u32) -> bool {
         loop {
             for _ in 0..POLLS {

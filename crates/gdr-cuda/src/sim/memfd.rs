@@ -55,7 +55,7 @@ impl Memfd {
         Self::map(fd, len)
     }
 
-    /// The memory that another process names.
+    /// Opens the memory that another process names.
     pub(super) fn open(name: MemfdName) -> Result<Self> {
         let invalid = |_| Error::Call {
             call: "cuIpcOpenMemHandle",
@@ -71,7 +71,7 @@ impl Memfd {
         }
     }
 
-    /// The memory of a descriptor that another process has passed.
+    /// Opens the memory of a descriptor that another process has passed.
     pub(super) fn import(fd: OwnedFd) -> Result<Self> {
         Self::of(fd).map_err(|_| Error::Call {
             call: "cuMemImportFromShareableHandle",
@@ -88,7 +88,7 @@ impl Memfd {
         Self::map(fd, stat.st_size.unsigned_abs()).map_err(|_| Errno::NOMEM)
     }
 
-    /// Its name for other processes, while it exists.
+    /// Returns its name for other processes, while it exists.
     pub(super) fn name(&self) -> Result<MemfdName> {
         let stat =
             rustix::fs::fstat(&self.fd).map_err(os("fstat of simulated GPU memory failed"))?;
@@ -124,12 +124,12 @@ impl Memfd {
         })
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub(super) fn len(&self) -> u64 {
         self.len as u64
     }
 
-    /// Its address in this process.
+    /// Returns its address in this process.
     pub(super) fn as_ptr(&self) -> *mut u8 {
         self.map.as_ptr()
     }
@@ -160,7 +160,7 @@ impl View {
         (offset.checked_add(len)? <= memfd.len).then_some(Self { memfd, offset, len })
     }
 
-    /// A part of it.
+    /// Returns a part of it.
     ///
     /// # Panics
     /// Where the view has no such bytes.
@@ -176,12 +176,12 @@ impl View {
         }
     }
 
-    /// Whether the range starts at a multiple of `alignment`, at most the page size.
+    /// Returns whether the range starts at a multiple of `alignment`, at most the page size.
     pub(super) fn is_aligned(&self, alignment: usize) -> bool {
         self.offset.is_multiple_of(alignment)
     }
 
-    /// How many whole 32-bit words it has.
+    /// Returns how many whole 32-bit words it has.
     pub(super) fn words(&self) -> usize {
         self.len / 4
     }
@@ -223,7 +223,7 @@ impl View {
         }
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -239,7 +239,7 @@ impl View {
         }
     }
 
-    /// The 8 bytes at `offset`; zeros for those after the end.
+    /// Returns the 8 bytes at `offset`; zeros for those after the end.
     pub(super) fn line(&self, offset: u64) -> [u8; 8] {
         let mut line = [0; 8];
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.len);
@@ -272,7 +272,7 @@ impl View {
         }
     }
 
-    /// The `index`-th 32-bit word, which other threads and mappings may use at the same time.
+    /// Returns the `index`-th 32-bit word, which other threads and mappings may use at the same time.
     ///
     /// # Panics
     /// Where the view has no such word or is not 4-byte aligned: both are checked when a kernel is
@@ -287,7 +287,7 @@ impl View {
         unsafe { volatile::flag(self.start().add(4 * index)) }
     }
 
-    /// The `index`-th 64-bit word, which other threads and mappings may use at the same time.
+    /// Returns the `index`-th 64-bit word, which other threads and mappings may use at the same time.
     ///
     /// # Panics
     /// Where the view has no such word or is not 8-byte aligned.

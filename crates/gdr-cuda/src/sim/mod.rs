@@ -97,8 +97,8 @@ pub struct SimShare {
 }
 
 impl SimDriver {
-    /// A driver with `devices` GPUs, at most 256. Their memory is host memory, so writes by other
-    /// devices are in order for every GPU.
+    /// Creates a driver with `devices` GPUs, at most 256. Their memory is host memory, so writes by other devices are
+    /// in order for every GPU.
     pub fn new(devices: u32) -> Arc<Self> {
         let remote_writes = RemoteWrites {
             ordering: WritesOrdering::AllDevices,
@@ -163,12 +163,12 @@ impl SimDriver {
         let _ended = std::mem::take(&mut self.lock().streams);
     }
 
-    /// How much memory of other processes is open.
+    /// Returns how much memory of other processes is open.
     pub fn imports(&self) -> usize {
         self.lock().imports.allocations()
     }
 
-    /// The number of flushes of writes by other devices.
+    /// Returns the number of flushes of writes by other devices.
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
     }
@@ -192,7 +192,7 @@ impl SimDriver {
         Ok(SimShare { fd, base, size })
     }
 
-    /// The state is valid after a panic in a thread that had it locked.
+    /// Locks the state, which stays valid after a panic in a thread that had it locked.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -342,7 +342,7 @@ impl Driver for SimDriver {
         Ok(())
     }
 
-    /// A memfd in place of a dma-buf.
+    /// Returns a memfd in place of a dma-buf.
     fn dma_buf(&self, _: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
         let share = self.share(ptr)?;
         let offset = ptr.get() - share.base.get();

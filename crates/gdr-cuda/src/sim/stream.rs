@@ -55,7 +55,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether everything queued so far has run.
+    /// Returns whether everything queued so far has run.
     pub(super) fn state(&self) -> StreamState {
         if self.completed.load(Ordering::Acquire) == self.submitted {
             StreamState::Idle
