@@ -69,8 +69,8 @@ impl About {
         }
     }
 
-    /// The report in a few lines for people: the node's software, its devices, and how it was
-    /// looked at. What is not known is left out.
+    /// Returns the report in a few lines for people: the node's software, its devices, and how it was looked at. What
+    /// is not known is left out.
     pub fn lines(&self) -> Vec<String> {
         let software = [
             self.kernel.as_ref().map(|it| format!("kernel {it}")),

@@ -76,7 +76,7 @@ impl Check {
         self.workloads.is_empty() || self.workloads.contains(&workload)
     }
 
-    /// Its documentation.
+    /// Returns its documentation.
     pub const fn documentation(&self) -> Documentation {
         Documentation {
             why: self.why,

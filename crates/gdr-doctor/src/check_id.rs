@@ -43,7 +43,7 @@ impl Group {
         Self::KernelLog,
     ];
 
-    /// Its name on the command line (`--group`).
+    /// Returns its name on the command line (`--group`).
     pub const fn name(self) -> &'static str {
         match self {
             Self::Modules => "modules",
@@ -55,7 +55,7 @@ impl Group {
         }
     }
 
-    /// Its heading in reports.
+    /// Returns its heading in reports.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Modules => "Devices, drivers and modules",
@@ -108,7 +108,7 @@ impl Workload {
     /// The workloads that use an RDMA NIC.
     pub const RDMA: &'static [Self] = &[Self::Nccl, Self::Ucx, Self::Nvshmem, Self::Perftest];
 
-    /// Its name on the command line (`--for`).
+    /// Returns its name on the command line (`--for`).
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nccl => "nccl",

@@ -63,7 +63,7 @@ pub struct Pair<'a> {
 pub(crate) struct Unit(String);
 
 impl Unit {
-    /// The value of a property: `active` for `ActiveState`.
+    /// Returns the value of a property: `active` for `ActiveState`.
     pub(crate) fn property(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
@@ -94,7 +94,7 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// A node, without a workload.
+    /// Returns a node, without a workload.
     pub fn new(source: &'a dyn Source, inventory: &'a Inventory) -> Self {
         Self {
             source,
@@ -109,35 +109,35 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The same node, for one workload.
+    /// Returns the same node, for one workload.
     #[must_use]
     pub fn for_workload(mut self, purpose: Workload) -> Self {
         self.purpose = Some(purpose);
         self
     }
 
-    /// The same node, with the time of the report.
+    /// Returns the same node, with the time of the report.
     #[must_use]
     pub fn made(mut self, at: Timestamp) -> Self {
         self.made = Some(at);
         self
     }
 
-    /// The same node, read from this file.
+    /// Returns the same node, read from this file.
     #[must_use]
     pub fn captured(mut self, capture: Capture) -> Self {
         self.capture = Some(capture);
         self
     }
 
-    /// The same node, limited to one GPU and one NIC.
+    /// Returns the same node, limited to one GPU and one NIC.
     #[must_use]
     pub fn between(mut self, gpu: Bdf, nic: Bdf) -> Self {
         self.only = Some((gpu, nic));
         self
     }
 
-    /// The names of the GPU and the NIC that the report is limited to.
+    /// Returns the names of the GPU and the NIC that the report is limited to.
     pub fn pair(&self) -> Option<(String, String)> {
         let (gpu, nic) = self.only?;
         let gpu = self.gpus().find(|it| it.bdf == gpu)?.index.to_string();
@@ -148,19 +148,19 @@ impl<'a> Context<'a> {
         ))
     }
 
-    /// The text of a file, trimmed.
+    /// Returns the text of a file, trimmed.
     pub fn text(&self, path: &str) -> Datum<String> {
         self.source.text(path)
     }
 
-    /// The GPUs of the report.
+    /// Returns the GPUs of the report.
     pub fn gpus(&self) -> impl Iterator<Item = &'a GpuDevice> {
         let only = self.only;
         (self.inventory.gpus.iter()).filter(move |gpu| only.is_none_or(|(it, _)| gpu.bdf == it))
     }
 
-    /// The NICs of the report: RDMA devices by name; if these are not known, InfiniBand controllers
-    /// and NICs of vendors of RDMA NICs, by address.
+    /// Returns the NICs of the report: RDMA devices by name; if these are not known, InfiniBand controllers and NICs of
+    /// vendors of RDMA NICs, by address.
     pub fn nics(&self) -> &[Nic<'a>] {
         self.nics.get_or_init(|| {
             let rdma = |name: &str| {
@@ -178,8 +178,7 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// Every pair of a GPU and a NIC whose distance is known; at most 8192, more than any machine
-    /// has.
+    /// Returns every pair of a GPU and a NIC whose distance is known; at most 8192, more than any machine has.
     pub fn pairs(&self) -> &[Pair<'a>] {
         self.pairs.get_or_init(|| {
             let Ok(topology) = self.inventory.topology() else {
@@ -204,8 +203,8 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// The names and distances of the NICs that are nearer to a pair's GPU than its NIC, including
-    /// those that the report leaves out.
+    /// Returns the names and distances of the NICs that are nearer to a pair's GPU than its NIC, including those that
+    /// the report leaves out.
     pub fn nearer_nics(&self, pair: &Pair<'_>) -> Vec<(String, SmiClass)> {
         let Ok(topology) = self.inventory.topology() else {
             return Vec::new();
@@ -222,8 +221,8 @@ impl<'a> Context<'a> {
         nearer
     }
 
-    /// Every GPU with its nearest NICs: the pairs that a job would use. If the report is limited to
-    /// one pair, that pair.
+    /// Returns every GPU with its nearest NICs: the pairs that a job would use. If the report is limited to one pair,
+    /// that pair.
     pub fn nearest_pairs(&self) -> Vec<&Pair<'a>> {
         // The pairs of one GPU are adjacent.
         let of_each_gpu = self.pairs().chunk_by(|a, b| a.gpu.bdf == b.gpu.bdf);
@@ -235,8 +234,8 @@ impl<'a> Context<'a> {
             .collect()
     }
 
-    /// The number of GPUs that a job can use: they answer, NVIDIA's driver is bound to them, and
-    /// CUDA lists them if it was called. If there is none, the reason.
+    /// Returns the number of GPUs that a job can use: they answer, NVIDIA's driver is bound to them, and CUDA lists
+    /// them if it was called. If there is none, the reason.
     pub fn usable_gpus(&self) -> Result<usize, String> {
         let mut reasons = Vec::new();
         let mut usable = 0;
@@ -258,7 +257,7 @@ impl<'a> Context<'a> {
         Err(format!("no GPU is usable: {why}"))
     }
 
-    /// The reason why a job cannot use a GPU, if there is one.
+    /// Returns the reason why a job cannot use a GPU, if there is one.
     fn unusable(&self, gpu: &GpuDevice) -> Option<String> {
         let function = self.function(gpu.bdf);
         if function.is_some_and(|function| function.gone) {
@@ -390,12 +389,12 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The PCI function at an address.
+    /// Returns the PCI function at an address.
     pub fn function(&self, bdf: Bdf) -> Option<&'a Function> {
         self.inventory.function(bdf)
     }
 
-    /// One fact about the PCI function at an address.
+    /// Returns one fact about the PCI function at an address.
     pub(crate) fn fact<T>(&self, bdf: Bdf, fact: impl FnOnce(&Function) -> Datum<T>) -> Datum<T> {
         (self.function(bdf)).map_or(Err(Absence::NotCollected), fact)
     }
@@ -427,14 +426,14 @@ impl<'a> Context<'a> {
                 .is_some()
     }
 
-    /// The last message of the kernel log for which `wanted` is true, where the log is known.
+    /// Returns the last message of the kernel log for which `wanted` is true, where the log is known.
     pub(crate) fn logged(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
         let log = self.text(virtual_path::KERNEL_LOG).ok()?;
         let found = records(&log).filter(|record| wanted(&record.text)).last();
         found.map(|record| record.line.to_owned())
     }
 
-    /// A unit of systemd.
+    /// Returns a unit of systemd.
     pub(crate) fn unit(&self, name: &str) -> Datum<Unit> {
         let text = self.text(&format!("{}/{name}", virtual_path::SYSTEMD));
         text.map(Unit)

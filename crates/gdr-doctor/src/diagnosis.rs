@@ -23,7 +23,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Every check.
+    /// Returns every check.
     pub fn all() -> Self {
         Self::default()
     }
@@ -35,7 +35,7 @@ impl Selection {
         self
     }
 
-    /// All checks except these.
+    /// Returns all checks except these.
     #[must_use]
     pub fn skip(mut self, checks: impl IntoIterator<Item = CheckId>) -> Self {
         self.skip.extend(checks);
@@ -136,13 +136,13 @@ impl Counts {
         counts
     }
 
-    /// The number of findings without a problem.
+    /// Returns the number of findings without a problem.
     pub const fn fine(self) -> usize {
         self.pass + self.info
     }
 
-    /// The verdict of all together: the worst bad one. Without a bad one: unknown if more findings
-    /// are unknown than fine, else pass; skip if there are none.
+    /// Returns the verdict of all together: the worst bad one. Without a bad one: unknown if more findings are unknown
+    /// than fine, else pass; skip if there are none.
     pub const fn verdict(self) -> Verdict {
         if self.fail > 0 {
             Verdict::Fail
@@ -174,7 +174,7 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// The outcome, which the worst finding decides. An unknown finding without a bad one is
+    /// Returns the outcome, which the worst finding decides. An unknown finding without a bad one is
     /// [`Outcome::Undecided`].
     pub fn outcome(&self) -> Outcome {
         let worst = (self.findings.iter())
@@ -195,7 +195,7 @@ impl Diagnosis {
         }
     }
 
-    /// The checks whose failure is rehearsed.
+    /// Returns the checks whose failure is rehearsed.
     pub fn rehearsed(&self) -> Vec<CheckId> {
         (self.findings.iter())
             .filter(|judged| judged.origin == Origin::Rehearsal)
@@ -203,7 +203,7 @@ impl Diagnosis {
             .collect()
     }
 
-    /// The number of findings with each verdict.
+    /// Returns the number of findings with each verdict.
     pub fn counts(&self) -> Counts {
         Counts::of(&self.findings)
     }
@@ -228,7 +228,7 @@ impl Diagnosis {
         })
     }
 
-    /// The number of findings with each verdict, by the group that was looked at.
+    /// Returns the number of findings with each verdict, by the group that was looked at.
     pub fn groups(&self) -> Vec<(Group, Counts)> {
         (Group::ALL.into_iter())
             .filter(|group| self.findings.iter().any(|it| it.check.group == *group))
@@ -239,7 +239,7 @@ impl Diagnosis {
             .collect()
     }
 
-    /// The bad findings that no other finding explains, the worst first.
+    /// Returns the bad findings that no other finding explains, the worst first.
     pub fn root_causes(&self) -> Vec<(usize, &Reported)> {
         let mut causes: Vec<(usize, &Reported)> = (self.findings.iter().enumerate())
             .filter(|(_, judged)| judged.finding.verdict.is_bad() && judged.cause.is_none())
@@ -248,7 +248,7 @@ impl Diagnosis {
         causes
     }
 
-    /// The findings that this one explains, directly or through others.
+    /// Returns the findings that this one explains, directly or through others.
     pub fn symptoms(&self, cause: usize) -> Vec<&Reported> {
         (self.findings.iter().enumerate())
             .filter(|(index, _)| *index != cause && self.root_of(*index) == cause)
@@ -342,7 +342,7 @@ fn diagnose_around(
     }
 }
 
-/// A failure of a check that did not happen, about the first subject that the check found something about.
+/// Returns a rehearsed failure of a check, about the first subject that the check found something about.
 fn rehearsed(check: &'static Check, found: &[Reported]) -> Reported {
     let subject = (found.iter())
         .find(|judged| judged.check.id == check.id)
@@ -356,7 +356,7 @@ fn rehearsed(check: &'static Check, found: &[Reported]) -> Reported {
     }
 }
 
-/// Where in a capture something stood that checks know by its path on a node.
+/// Returns where in a capture something stood that checks know by its path on a node.
 fn source_in(capture: &Capture, path: &str) -> String {
     if !path.starts_with('/') {
         return path.to_owned();

@@ -55,7 +55,7 @@ pub fn of_matrix(context: &Context<'_>, selection: &Selection, matrix: &TopoMatr
     diagnose_instead(context, selection, found)
 }
 
-/// The finding about the NVLinks in a matrix; `None` if it has none, or lacks cells.
+/// Returns the finding about the NVLinks in a matrix; `None` if it has none, or lacks cells.
 pub fn nvlinks(matrix: &TopoMatrix) -> Option<Finding> {
     let gpus = matrix.devices.iter().filter(|name| name.starts_with("GPU"));
     let names: Vec<String> = gpus.take(MOST).cloned().collect();
@@ -140,7 +140,7 @@ impl<'a> Devices<'a> {
     }
 }
 
-/// The finding about the distances of a GPU.
+/// Returns the finding about the distances of a GPU.
 fn nearest<C: Copy + Ord + Display>(
     gpu: &str,
     classes: Vec<(String, C)>,
@@ -186,7 +186,7 @@ fn nearest<C: Copy + Ord + Display>(
     }
 }
 
-/// Whether NCCL uses GPUDirect RDMA with each network device: its attribute `gdr`.
+/// Returns whether NCCL uses GPUDirect RDMA with each network device: its attribute `gdr`.
 fn ways_in(nets: &[(Option<Bdf>, &Net)]) -> Vec<Finding> {
     let named = |wanted: bool| -> Vec<&str> {
         (nets.iter())

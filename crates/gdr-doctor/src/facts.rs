@@ -84,13 +84,13 @@ impl Facts {
         }
     }
 
-    /// The facts of CUDA about the GPU at an address; `None` if CUDA does not list it.
+    /// Returns the facts of CUDA about the GPU at an address; `None` if CUDA does not list it.
     pub fn gpu(&self, bdf: Bdf) -> Option<&GpuFacts> {
         self.cuda.as_ref().ok()?.gpu(bdf)
     }
 
-    /// One fact about a GPU that CUDA lists, or that NVML lists if CUDA's answer was not collected:
-    /// from CUDA or else from NVML, and which of them. [`Absence::Missing`] if neither reports it.
+    /// Returns one fact about a GPU that CUDA lists, or that NVML lists if CUDA's answer was not collected: from CUDA
+    /// or else from NVML, and which of them. [`Absence::Missing`] if neither reports it.
     pub fn of_gpu<T>(
         &self,
         bdf: Bdf,
@@ -107,7 +107,7 @@ impl Facts {
         found.or_else(by_nvml).ok_or(Absence::Missing)
     }
 
-    /// A module of `/proc/modules`.
+    /// Returns a module of `/proc/modules`.
     pub fn module(&self, name: &str) -> Datum<&Module> {
         self.modules.by_ref().and_then(|all| {
             all.iter()
@@ -116,8 +116,7 @@ impl Facts {
         })
     }
 
-    /// The value of a kernel argument: `on` for `intel_iommu=on`. If the argument is repeated, the
-    /// last value.
+    /// Returns the value of a kernel argument: `on` for `intel_iommu=on`. If the argument is repeated, the last value.
     pub fn argument(&self, name: &str) -> Datum<&str> {
         self.arguments.by_ref().and_then(|all| {
             all.iter()
@@ -132,7 +131,7 @@ impl Facts {
     }
 }
 
-/// Whether it is a guest by the flags of its processor, else by what the kernel logged at boot.
+/// Returns whether it is a guest by the flags of its processor, else by what the kernel logged at boot.
 fn machine(source: &dyn Source) -> Datum<Machine> {
     let by_flags = source.text("/proc/cpuinfo").map(|text| {
         let guest = text.lines().any(|line| {

@@ -33,7 +33,7 @@ impl Verdict {
         matches!(self, Self::Warn | Self::Fail)
     }
 
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Skip => "skip",
@@ -86,7 +86,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The subject for a GPU.
+    /// Returns the subject for a GPU.
     pub fn gpu(gpu: &GpuDevice) -> Self {
         Self::Gpu {
             name: gpu.index.to_string(),
@@ -94,7 +94,7 @@ impl Subject {
         }
     }
 
-    /// The subject for a NIC.
+    /// Returns the subject for a NIC.
     pub fn nic(nic: &Nic<'_>) -> Self {
         Self::Nic {
             name: nic.name.clone(),
@@ -102,7 +102,7 @@ impl Subject {
         }
     }
 
-    /// The subject for a pair.
+    /// Returns the subject for a pair.
     pub fn pair(pair: &Pair<'_>) -> Self {
         Self::Pair {
             gpu: pair.gpu.index.to_string(),
@@ -122,7 +122,7 @@ impl Subject {
         mine.iter().any(|part| theirs.contains(part))
     }
 
-    /// The addresses and names of its parts.
+    /// Returns the addresses and names of its parts.
     fn parts(&self) -> Vec<String> {
         match self {
             Self::Node => Vec::new(),
@@ -139,7 +139,7 @@ impl Subject {
         }
     }
 
-    /// Its kind in JSON.
+    /// Returns its kind in JSON.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -217,7 +217,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding about the node; [`about`](Self::about) sets another subject.
+    /// Returns a finding about the node; [`about`](Self::about) sets another subject.
     pub fn new(verdict: Verdict, summary: impl Into<String>) -> Self {
         Self {
             verdict,
@@ -250,7 +250,7 @@ impl Finding {
         Self::new(Verdict::Fail, summary)
     }
 
-    /// The check does not apply, for this reason.
+    /// Returns a finding that the check does not apply, for this reason.
     pub fn skip(why: impl Into<String>) -> Self {
         Self::new(Verdict::Skip, why)
     }

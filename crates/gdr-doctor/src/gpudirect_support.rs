@@ -53,8 +53,8 @@ impl Support {
     }
 }
 
-/// Whether a GPU exports its memory as dma-buf: by the CUDA driver's report, else by the
-/// versions of the driver and the kernel.
+/// Returns whether a GPU exports its memory as dma-buf: by the CUDA driver's report, else by the versions of the driver
+/// and the kernel.
 pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
     let facts = context.facts();
     if let Some(is) = facts.gpu(gpu).and_then(|facts| facts.dma_buf_supported) {
@@ -71,8 +71,8 @@ pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
     dmabuf_by_version(context.source, facts)
 }
 
-/// Whether the driver and the kernel support dma-buf, by their versions: the open modules do from
-/// 515 on, on a kernel that supports it.
+/// Returns whether the driver and the kernel support dma-buf, by their versions: the open modules do from 515 on, on a
+/// kernel that supports it.
 pub(crate) fn dmabuf_by_version(source: &dyn Source, facts: &Facts) -> Support {
     let no = |why: String| Support::new(Ok(false), why);
     let driver = match &facts.nvidia {
@@ -137,8 +137,8 @@ pub(crate) fn dmabuf_by_version(source: &dyn Source, facts: &Facts) -> Support {
     )))
 }
 
-/// Whether a NIC's driver imports dma-buf, by a trial with libibverbs. Without a trial, an old
-/// kernel shows that it does not.
+/// Returns whether a NIC's driver imports dma-buf, by a trial with libibverbs. Without a trial, an old kernel shows
+/// that it does not.
 pub(crate) fn dmabuf_of_nic(context: &Context<'_>, nic: &Nic<'_>) -> Support {
     let facts = context.facts();
     let asked = (facts.verbs.as_ref().ok())
@@ -217,7 +217,7 @@ pub(crate) fn frees_twice(context: &Context<'_>) -> Datum<bool> {
 /// The peer-memory modules, the current one first.
 pub(crate) const PEER_MODULES: [&str; 2] = ["nvidia_peermem", "nv_peer_mem"];
 
-/// The loaded peer-memory module; [`Absence::Missing`] if none is loaded.
+/// Returns the loaded peer-memory module; [`Absence::Missing`] if none is loaded.
 pub(crate) fn peer_module(context: &Context<'_>) -> Datum<&'static str> {
     let facts = context.facts();
     for name in PEER_MODULES {
@@ -235,7 +235,7 @@ pub(crate) fn peer_module(context: &Context<'_>) -> Datum<&'static str> {
 /// The DMA function of a ConnectX (rdma-core `kernel-boot/rdma_topo`).
 const DMA_FUNCTION: DeviceId = DeviceId(0x2100);
 
-/// The separate functions by which ConnectX-8 and later access GPU memory.
+/// Returns the separate functions by which ConnectX-8 and later access GPU memory.
 pub(crate) fn dma_functions(context: &Context<'_>) -> Vec<Bdf> {
     let tree = context.inventory.tree.as_ref().ok();
     tree.into_iter()
@@ -248,7 +248,7 @@ pub(crate) fn dma_functions(context: &Context<'_>) -> Vec<Bdf> {
         .collect()
 }
 
-/// The name of a GPU by CUDA, the driver or the tool that listed it.
+/// Returns the name of a GPU by CUDA, the driver or the tool that listed it.
 pub(crate) fn model(context: &Context<'_>, gpu: Bdf) -> Option<String> {
     let asked = context.facts().gpu(gpu).and_then(|gpu| gpu.name.clone());
     let driver = || {
@@ -265,7 +265,7 @@ pub(crate) fn model(context: &Context<'_>, gpu: Bdf) -> Option<String> {
     asked.or_else(driver).or_else(listed)
 }
 
-/// The model of a NIC by its number, else by a listing, its driver, its IDs.
+/// Returns the model of a NIC by its number, else by a listing, its driver, its IDs.
 pub(crate) fn nic_model(context: &Context<'_>, nic: &Nic<'_>) -> Option<String> {
     let identity = context.function(nic.bdf).map(|function| &function.identity);
     let listed = || {

@@ -19,12 +19,12 @@ pub(crate) enum Unjudged {
 }
 
 impl Unjudged {
-    /// The check does not apply.
+    /// Returns the judgement that the check does not apply.
     pub(crate) fn skip(why: impl Into<String>) -> Self {
         Self::Skip(why.into())
     }
 
-    /// The finding with the reason; none if the subject is out of scope.
+    /// Returns the finding with the reason; none if the subject is out of scope.
     pub(crate) fn finding(self, subject: Subject) -> Option<Finding> {
         let finding = match self {
             Self::OutOfScope => return None,
@@ -37,7 +37,7 @@ impl Unjudged {
 
 /// Facts that a check needs.
 pub(crate) trait Known<T> {
-    /// The fact; if it is absent, the finding is that `what` is unknown.
+    /// Returns the fact. If it is absent, the finding is that `what` is unknown.
     fn known(self, what: impl Into<String>) -> Result<T, Unjudged>;
 
     /// Like [`known`](Self::known), but the check does not apply if the fact is [`Absence::Missing`].

@@ -9,7 +9,7 @@ pub(crate) struct Links {
     pub(crate) count: u8,
 }
 
-/// The finding about GPUs of one kind; `None` if no GPU has links.
+/// Returns the finding about GPUs of one kind; `None` if no GPU has links.
 pub(crate) fn judge(gpus: &[String], links: &[Links]) -> Option<Finding> {
     let mut sums = vec![0_u32; gpus.len()];
     for link in links {

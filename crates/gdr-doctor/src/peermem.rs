@@ -121,14 +121,14 @@ impl PeerMemory {
         }
     }
 
-    /// The action that loads the module now.
+    /// Returns the action that loads the module now.
     pub fn load() -> Action {
         Action::LoadModule {
             module: MODULE.to_owned(),
         }
     }
 
-    /// The action that loads the module at boot.
+    /// Returns the action that loads the module at boot.
     pub fn enable() -> Action {
         Action::WriteFile {
             path: DROP_IN.to_owned(),
@@ -211,7 +211,7 @@ fn registered(source: &dyn Source, facts: &Facts, module: &str) -> Option<bool> 
     Some(users.iter().any(|user| user == module))
 }
 
-/// Whether a module that is not loaded can be loaded.
+/// Returns whether a module that is not loaded can be loaded.
 fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
     match &facts.nvidia {
         Err(Absence::Missing) => {
@@ -315,7 +315,7 @@ fn at_boot(source: &dyn Source) -> Datum<String> {
     unknown.unwrap_or(Err(Absence::Missing))
 }
 
-/// Whether the driver and the kernel support dma-buf, and why.
+/// Returns whether the driver and the kernel support dma-buf, and why.
 fn dma_buf(source: &dyn Source, facts: &Facts) -> (DmaBuf, String) {
     let support = dmabuf_by_version(source, facts);
     match support.is {

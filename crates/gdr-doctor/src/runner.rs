@@ -34,7 +34,7 @@ pub(crate) enum Scope {
 }
 
 impl Check {
-    /// The findings of the check on a node; at least one.
+    /// Runs the check on a node; returns at least one finding.
     pub fn run(&self, context: &Context<'_>) -> Vec<Finding> {
         let mut findings = match self.judge(context) {
             Ok(findings) => findings,
@@ -78,7 +78,7 @@ impl Check {
     }
 }
 
-/// The findings about each subject.
+/// Returns the findings about each subject.
 pub(crate) fn each<T>(
     subjects: impl IntoIterator<Item = T>,
     judge: impl Fn(T) -> (Subject, Judgement),
@@ -115,7 +115,7 @@ fn every_function(context: &Context<'_>) -> Result<(), Unjudged> {
     tree.known(what).map(|_| ())
 }
 
-/// The reason why a check has no GPU to judge.
+/// Returns the reason why a check has no GPU to judge.
 pub(crate) fn no_gpu(context: &Context<'_>) -> Unjudged {
     let known = || {
         every_function(context)?;
@@ -124,7 +124,7 @@ pub(crate) fn no_gpu(context: &Context<'_>) -> Unjudged {
     known().map_or_else(|why| why, |()| Unjudged::skip("there is no NVIDIA GPU"))
 }
 
-/// The reason why a check has no NIC to judge.
+/// Returns the reason why a check has no NIC to judge.
 pub(crate) fn no_nic(context: &Context<'_>) -> Unjudged {
     let rdma = &context.inventory.rdma;
     let known = || {
@@ -139,7 +139,7 @@ pub(crate) fn no_nic(context: &Context<'_>) -> Unjudged {
     known().map_or_else(|why| why, |()| Unjudged::skip(none))
 }
 
-/// Every GPU with its function.
+/// Returns every GPU with its function.
 pub(crate) fn gpus<'a>(
     context: &Context<'a>,
 ) -> Result<Vec<(&'a GpuDevice, &'a Function)>, Unjudged> {
@@ -152,7 +152,7 @@ pub(crate) fn gpus<'a>(
     Ok(gpus)
 }
 
-/// Every NIC with its function.
+/// Returns every NIC with its function.
 pub(crate) fn nics<'b, 'a>(
     context: &'b Context<'a>,
 ) -> Result<Vec<(&'b Nic<'a>, &'a Function)>, Unjudged> {
@@ -165,7 +165,7 @@ pub(crate) fn nics<'b, 'a>(
     Ok(nics)
 }
 
-/// Every GPU, then every NIC, each with its subject.
+/// Returns every GPU, then every NIC, each with its subject.
 pub(crate) fn functions<'a>(
     context: &Context<'a>,
 ) -> Result<Vec<(Subject, &'a Function)>, Unjudged> {
@@ -181,7 +181,7 @@ pub(crate) fn functions<'a>(
     }
 }
 
-/// The pairs of GPU and NIC that a job would use.
+/// Returns the pairs of GPU and NIC that a job would use.
 pub(crate) fn pairs<'a, 'b>(context: &'b Context<'a>) -> Result<Vec<&'b Pair<'a>>, Unjudged> {
     let pairs = context.nearest_pairs();
     if !pairs.is_empty() {

@@ -8,7 +8,7 @@ use gdr_node::{Absence, Datum, GpuFacts, Probe, Source, virtual_path};
 pub struct Version(pub Vec<u32>);
 
 impl Version {
-    /// The first version number in a text: `580.159.04` of "NVRM version: … 580.159.04 Release".
+    /// Returns the first version number in a text: `580.159.04` of "NVRM version: … 580.159.04 Release".
     pub fn find(text: &str) -> Option<Self> {
         text.split(|c: char| c.is_whitespace() || c == '-' || c == '~' || c == '+')
             .find_map(|word| {
@@ -59,7 +59,7 @@ pub struct NvidiaDriver {
 }
 
 impl std::fmt::Display for NvidiaDriver {
-    /// Its version as NVIDIA writes it, with two digits in the third place: `580.95.05`.
+    /// Writes the version as NVIDIA does, with two digits in the third place: `580.95.05`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (place, number) in self.version.0.iter().enumerate() {
             match place {
@@ -112,7 +112,7 @@ impl NvidiaDriver {
         })
     }
 
-    /// Its version and its flavour, if that is known: `580.95.05 (open)`.
+    /// Returns its version and its flavour, if that is known: `580.95.05 (open)`.
     pub(crate) fn described(&self) -> String {
         match self.flavour {
             Ok(flavour) => format!("{self} ({flavour})"),

@@ -89,7 +89,7 @@ fn the_example_has_two_root_causes() {
     assert_eq!(causes, ["acs.path GPU3", "link.width mlx5_7"]);
 }
 
-/// What a user sees who is not root: headers of config space, no log, no symbols.
+/// Returns what a user sees who is not root: headers of config space, no log, no symbols.
 fn seen_by_a_user(node: MemorySource) -> MemorySource {
     let places: Vec<String> = node
         .paths()
@@ -157,7 +157,7 @@ fn ports_that_redirect_off_every_way_are_no_finding() {
     assert!(bad(&diagnosis(&node)).is_empty());
 }
 
-/// A port as `lspci -vvv` prints it, with these buses behind it and these services on.
+/// Returns a port as `lspci -vvv` prints it, with these buses behind it and these services on.
 fn listed_port(bdf: &str, kind: &str, buses: (u8, u8), on: &str) -> String {
     let bit = |name: &str| format!("{name}{}", if on.contains(name) { '+' } else { '-' });
     let names = [
@@ -251,7 +251,7 @@ fn eight_gpus(on_at: impl Fn(&str) -> bool) -> (String, usize) {
     (text, ports)
 }
 
-/// What acs.path says of a listing.
+/// Returns what acs.path says of a listing.
 fn redirected(text: &str) -> Vec<String> {
     let tree = lspci::read(text).unwrap().into_tree();
     let inventory = Inventory::of_tree(Ok(tree), NumaLayout::of_nodes(2));
@@ -345,7 +345,7 @@ fn capture(name: &str) -> Option<String> {
     }
 }
 
-/// A listing by lspci, and nothing else.
+/// Returns a listing by lspci, and nothing else.
 fn listed(name: &str, nodes: u32) -> Option<Diagnosis> {
     let tree = lspci::read(&capture(name)?).unwrap().into_tree();
     let inventory = Inventory::of_tree(Ok(tree), NumaLayout::of_nodes(nodes));
@@ -420,7 +420,7 @@ fn a_question_about_one_pair_is_answered_about_that_pair() {
     assert!(about_others.is_empty(), "{about_others:#?}");
 }
 
-/// The example with some of its files turned into something else, by a number that says which.
+/// Returns the example with some of its files turned into something else, by a number that says which.
 fn changed(
     one_in: u64,
     seed: u64,
@@ -536,7 +536,7 @@ const MACHINE: [Listed; 9] = [
     ),
 ];
 
-/// The functions of the machine that a mask selects, in one of the forms of lspci.
+/// Returns the functions of the machine that a mask selects, in one of the forms of lspci.
 fn in_form(form: usize, mask: u16, has_names: bool) -> String {
     let chosen = (MACHINE.iter().enumerate()).filter(|(place, _)| mask >> place & 1 == 1);
     let lines: Vec<String> = chosen

@@ -70,7 +70,7 @@ fn every_bad_finding_says_what_to_do_and_what_it_rests_on() {
     }
 }
 
-/// A node with many wrong settings, which fixes can all mend.
+/// Returns a node with many wrong settings, which fixes can all mend.
 fn misset() -> MemorySource {
     let little = "Max locked memory         8388608              8388608              bytes\n";
     let nodes = example::healthy()
@@ -220,7 +220,7 @@ fn a_node_without_anything_is_judged_without_panic() {
     }
 }
 
-/// The tables of docs/checks.md, a group each.
+/// Returns the tables of docs/checks.md, a group each.
 fn tables() -> String {
     let tables = Group::ALL.map(|group| {
         let rows = gdr_doctor::all().filter(|check| check.group == group);
@@ -262,7 +262,7 @@ fn shared(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// What a compressed or a plain capture holds.
+/// Returns what a compressed or a plain capture holds.
 fn text(name: &str) -> Option<String> {
     let path = shared(name)?;
     if !name.ends_with(".gz") {
@@ -282,7 +282,7 @@ fn text(name: &str) -> Option<String> {
     }
 }
 
-/// A listing by lspci, and nothing else.
+/// Returns a listing by lspci, and nothing else.
 fn listed(name: &str, nodes: u32) -> Option<Diagnosis> {
     let tree = lspci::read(&text(name)?).unwrap().into_tree();
     let inventory = Inventory::of_tree(Ok(tree), NumaLayout::of_nodes(nodes));
@@ -329,7 +329,7 @@ fn the_idle_gpus_of_a_real_machine_are_reported() {
     );
 }
 
-/// The log of a node, and nothing else.
+/// Returns the log of a node, and nothing else.
 fn logged(name: &str) -> Option<Diagnosis> {
     let node = MemorySource::partial().file(virtual_path::KERNEL_LOG, text(name)?);
     let inventory = Inventory::read(&node);

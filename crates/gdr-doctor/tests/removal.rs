@@ -17,7 +17,7 @@ enum Config {
     LeftOut,
 }
 
-/// The checks that fail, with what they say.
+/// Returns the checks that fail, with what they say.
 fn failures(node: &dyn Source) -> BTreeSet<String> {
     failures_of(node, &Inventory::read(node))
 }
@@ -36,7 +36,7 @@ fn failures_of(node: &dyn Source, inventory: &Inventory) -> BTreeSet<String> {
         .collect()
 }
 
-/// A capture of the healthy node without what `left_out` names. The functions themselves stay.
+/// Returns a capture of the healthy node without what `left_out` names. The functions themselves stay.
 fn capture(config: Config, left_out: impl Fn(&str) -> bool) -> MemorySource {
     let node = example::healthy();
     let dropped = |path: &str| {
@@ -55,7 +55,7 @@ fn capture(config: Config, left_out: impl Fn(&str) -> bool) -> MemorySource {
         })
 }
 
-/// The last name of a path, without its numbers.
+/// Returns the last name of a path, without its numbers.
 fn last_name(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or(path);
     name.replace(|c: char| c.is_ascii_digit(), "")
@@ -299,7 +299,7 @@ hca_id:\tmlx5_0
     ),
 ];
 
-/// The failures of the node that these texts describe; none where they describe none.
+/// Returns the failures of the node that these texts describe; none where they describe none.
 fn failures_of_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
     let mut assembly = Assembly::default();
     for text in texts {
@@ -317,7 +317,7 @@ fn failures_of_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> BTreeSet<S
     }
 }
 
-/// A text without the lines that `left_out` names by their numbers.
+/// Returns a text without the lines that `left_out` names by their numbers.
 fn without(text: &str, left_out: impl Fn(usize) -> bool) -> String {
     let lines = text.lines().enumerate();
     let kept = lines.filter(|(number, _)| !left_out(*number));

@@ -23,7 +23,7 @@ impl CpuInfo {
         context.text("/proc/cpuinfo").map(Self)
     }
 
-    /// A field of the first CPU: `GenuineIntel` for `vendor_id`.
+    /// Returns a field of the first CPU: `GenuineIntel` for `vendor_id`.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         let mut fields = self.0.lines().filter_map(|line| line.split_once(':'));
         fields
@@ -31,7 +31,7 @@ impl CpuInfo {
             .map(|(_, value)| value.trim())
     }
 
-    /// The maker of the CPUs.
+    /// Returns the maker of the CPUs.
     pub(super) fn maker(&self) -> CpuMaker {
         match self.field("vendor_id") {
             Some("AuthenticAMD" | "HygonGenuine") => CpuMaker::Amd,

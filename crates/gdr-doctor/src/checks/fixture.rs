@@ -10,19 +10,19 @@ pub(super) use crate::finding::Verdict::{self, Fail, Info, Pass, Skip, Unknown, 
 /// An unused entry of a GID table.
 pub(super) const UNUSED_GID: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
 
-/// The findings of a check on a node.
+/// Returns the findings of a check on a node.
 pub(super) fn findings(check: &Check, node: &MemorySource) -> Vec<Finding> {
     let inventory = Inventory::read(node);
     check.run(&Context::new(node, &inventory))
 }
 
-/// The verdicts of a check on a node.
+/// Returns the verdicts of a check on a node.
 pub(super) fn verdicts(check: &Check, node: &MemorySource) -> Vec<Verdict> {
     let findings = findings(check, node);
     findings.into_iter().map(|found| found.verdict).collect()
 }
 
-/// The finding with the worst verdict; the first of equals.
+/// Returns the finding with the worst verdict; the first of equals.
 pub(super) fn worst(check: &Check, node: &MemorySource) -> Finding {
     let mut worst: Option<Finding> = None;
     for found in findings(check, node) {
@@ -33,7 +33,7 @@ pub(super) fn worst(check: &Check, node: &MemorySource) -> Finding {
     worst.unwrap()
 }
 
-/// The finding with the worst verdict, which is this one.
+/// Returns the finding with the worst verdict, which must be this one.
 #[track_caller]
 pub(super) fn judged(check: &Check, node: &MemorySource, verdict: Verdict) -> Finding {
     let found = worst(check, node);
@@ -41,14 +41,14 @@ pub(super) fn judged(check: &Check, node: &MemorySource, verdict: Verdict) -> Fi
     found
 }
 
-/// The findings of a check about a listing of lspci, without any other fact.
+/// Returns the findings of a check about a listing of lspci, without any other fact.
 pub(super) fn of_listing(check: &Check, text: &str) -> Vec<Finding> {
     let tree = gdr_node::import::lspci::read(text).unwrap().into_tree();
     let inventory = Inventory::of_tree(Ok(tree), gdr_node::NumaLayout::unknown());
     check.run(&Context::new(&MemorySource::partial(), &inventory))
 }
 
-/// A guest with a GPU and a NIC directly on one root bus.
+/// Returns a guest with a GPU and a NIC directly on one root bus.
 pub(super) fn flat_guest() -> MemorySource {
     let devices = [
         ("0000:00:05.0", "0x10de\n", "0x030200\n"),
@@ -74,7 +74,7 @@ pub(super) fn flat_guest() -> MemorySource {
         })
 }
 
-/// The node without some of the example's RDMA devices, by number.
+/// Returns the node without some of the example's RDMA devices, by number.
 pub(super) fn without_nics(
     node: MemorySource,
     numbers: impl IntoIterator<Item = usize>,
@@ -84,24 +84,24 @@ pub(super) fn without_nics(
     })
 }
 
-/// The healthy node without its Ethernet devices.
+/// Returns the healthy node without its Ethernet devices.
 pub(super) fn without_ethernet() -> MemorySource {
     without_nics(example::healthy(), [0, 5])
 }
 
-/// The healthy node without a peer-memory module.
+/// Returns the healthy node without a peer-memory module.
 pub(super) fn without_peermem() -> MemorySource {
     example::healthy()
         .file("/proc/modules", "ib_core 1 0 - Live 0x0\n")
         .without("/sys/module/nvidia_peermem")
 }
 
-/// The worst verdict of a check on a node.
+/// Returns the worst verdict of a check on a node.
 pub(super) fn verdict(check: &Check, node: &MemorySource) -> Verdict {
     worst(check, node).verdict
 }
 
-/// The node with the vendor, the device ID and the class of a function replaced.
+/// Returns the node with the vendor, the device ID and the class of a function replaced.
 pub(super) fn turned_into(
     node: MemorySource,
     bdf: &str,
@@ -116,7 +116,7 @@ pub(super) fn turned_into(
     node.file(&path, config)
 }
 
-/// The node with a function bound to another driver.
+/// Returns the node with a function bound to another driver.
 pub(super) fn bound_to(node: MemorySource, bdf: &str, driver: &str) -> MemorySource {
     node.link_to(
         &format!("/sys/bus/pci/devices/{bdf}/driver"),
@@ -124,7 +124,7 @@ pub(super) fn bound_to(node: MemorySource, bdf: &str, driver: &str) -> MemorySou
     )
 }
 
-/// The healthy node whose CUDA lists only this GPU, with these fields in JSON.
+/// Returns the healthy node whose CUDA lists only this GPU, with these fields in JSON.
 pub(super) fn cuda_says(gpu: usize, fields: &str) -> MemorySource {
     let text = format!(
         r#"{{"devices":[{{"pci":"{}",{fields}}}]}}"#,
@@ -133,8 +133,7 @@ pub(super) fn cuda_says(gpu: usize, fields: &str) -> MemorySource {
     example::healthy().file(virtual_path::CUDA_DEVICES, text)
 }
 
-/// The healthy node with `change` applied to each line of its device nodes; `None` removes the
-/// line.
+/// Returns the healthy node with `change` applied to each line of its device nodes; `None` removes the line.
 pub(super) fn with_nodes(change: impl Fn(&str) -> Option<String>) -> MemorySource {
     let node = example::healthy();
     let text = node.text(virtual_path::DEVICE_NODES).unwrap();

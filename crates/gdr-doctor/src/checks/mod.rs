@@ -32,7 +32,7 @@ mod prelude {
     pub(super) use super::network::ports::Which;
 }
 
-/// Every check, in the order of reports.
+/// Returns every check, in the order of reports.
 pub fn all() -> impl Iterator<Item = &'static Check> {
     [
         modules::CHECKS,
@@ -47,7 +47,7 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
     .copied()
 }
 
-/// The check of this name.
+/// Returns the check of this name.
 pub fn find(id: &str) -> Option<&'static Check> {
     all().find(|check| check.id.0 == id)
 }

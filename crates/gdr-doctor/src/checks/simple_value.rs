@@ -19,7 +19,7 @@ pub(crate) struct SimpleValue {
 }
 
 impl SimpleValue {
-    /// The finding about the value of the file.
+    /// Returns the finding about the value of the file.
     pub(crate) fn judge(&self, context: &Context<'_>) -> Judgement {
         let path = self.path;
         let value = context.text(path).known_or_skip(self.what, self.missing)?;

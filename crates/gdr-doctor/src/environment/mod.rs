@@ -52,7 +52,7 @@ impl CommunicationLibrary {
         Self::Mooncake,
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nccl => "nccl",
@@ -99,7 +99,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The variables of a library for these rails of a node.
+    /// Returns the variables of a library for these rails of a node.
     pub fn of(context: &Context<'_>, rails: &Rails, library: CommunicationLibrary) -> Self {
         let mut environment = Self {
             library,

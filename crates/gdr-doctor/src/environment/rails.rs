@@ -184,14 +184,14 @@ impl Rails {
         })
     }
 
-    /// The rails of one GPU only.
+    /// Returns the rails of one GPU only.
     #[must_use]
     pub fn only(mut self, gpu: GpuIndex) -> Self {
         self.gpus.retain(|rails| rails.gpu == gpu);
         self
     }
 
-    /// Every port once, in the order of the GPUs.
+    /// Returns every port once, in the order of the GPUs.
     pub fn ports(&self) -> Vec<&Rail> {
         let mut ports: Vec<&Rail> = Vec::new();
         for rail in self.gpus.iter().flat_map(|gpu| &gpu.rails) {
@@ -203,7 +203,7 @@ impl Rails {
         ports
     }
 
-    /// What the choice left out.
+    /// Returns what the choice left out.
     pub(super) fn remarks(&self) -> Vec<String> {
         let left_out = [
             (&self.slower, "at most half as fast as the others"),
@@ -219,7 +219,7 @@ impl Rails {
 /// The most ports that an error names.
 const MOST_NAMED: usize = 16;
 
-/// The name of a port as lists have it.
+/// Returns the name of a port as lists have it.
 fn name(port: &Port<'_>) -> String {
     format!("{}:{}", port.device, port.port.number)
 }
@@ -232,7 +232,7 @@ struct Near<'a> {
     nccl: NcclClass,
 }
 
-/// The ports that are nearest to a GPU.
+/// Returns the ports that are nearest to a GPU.
 fn nearest<'a>(
     context: &Context<'a>,
     gpu: &GpuDevice,
@@ -260,8 +260,8 @@ fn nearest<'a>(
     Ok(all)
 }
 
-/// The NICs of each GPU: one of its own where the matching finds one, else the first of the nearest;
-/// then each NIC that is nearest to some GPUs and used by no GPU goes to the one with the fewest.
+/// Returns the NICs of each GPU: one of its own where the matching finds one, else the first of the nearest; then each
+/// NIC that is nearest to some GPUs and used by no GPU goes to the one with the fewest.
 fn choose(gpus: &[GpuDevice], near: &[Vec<Near<'_>>]) -> BTreeMap<Bdf, BTreeSet<Bdf>> {
     let pairs = || {
         let each = gpus.iter().zip(near);
@@ -296,7 +296,7 @@ fn choose(gpus: &[GpuDevice], near: &[Vec<Near<'_>>]) -> BTreeMap<Bdf, BTreeSet<
     chosen
 }
 
-/// The rails of a GPU.
+/// Returns the rails of a GPU.
 fn rails(
     context: &Context<'_>,
     chosen: &BTreeMap<Bdf, BTreeSet<Bdf>>,

@@ -6,7 +6,7 @@ use super::rails::{GpuRails, Rail, Rails};
 use super::{Context, Environment};
 use crate::gpudirect_support::{dmabuf_everywhere, peer_module};
 
-/// A list of ports as `mlx5_1:1,mlx5_2:1`.
+/// Returns a list of ports as `mlx5_1:1,mlx5_2:1`.
 fn list<'a>(rails: impl IntoIterator<Item = &'a Rail>) -> String {
     let ports: Vec<String> = rails
         .into_iter()
@@ -15,7 +15,7 @@ fn list<'a>(rails: impl IntoIterator<Item = &'a Rail>) -> String {
     ports.join(",")
 }
 
-/// Which NIC is nearest to which GPU, in words: `GPU0 mlx5_1 (PIX)`.
+/// Returns which NIC is nearest to which GPU, in words: `GPU0 mlx5_1 (PIX)`.
 fn nearest(rails: &Rails) -> String {
     let of_gpu = |gpu: &GpuRails| {
         let nics: Vec<String> = gpu
@@ -260,7 +260,7 @@ mod tests {
             .collect()
     }
 
-    /// The node whose InfiniBand devices are gone, so that two RoCE ports remain.
+    /// Returns the node whose InfiniBand devices are gone, so that two RoCE ports remain.
     fn roce() -> MemorySource {
         [1, 2, 3, 4, 6, 7, 8, 9]
             .into_iter()

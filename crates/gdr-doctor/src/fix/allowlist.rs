@@ -85,8 +85,7 @@ fn drop_in(path: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a text is a valid name for the kernel. A text from a capture must not become a path or
-/// an option.
+/// Checks that a text is a valid name for the kernel, so that text from a capture cannot become a path or an option.
 fn name(text: &str, of: &'static str) -> Result<(), Refusal> {
     let fits = !text.is_empty()
         && text.len() < 64

@@ -99,7 +99,7 @@ pub fn apply(
     }
 }
 
-/// The ID of the current boot.
+/// Returns the ID of the current boot.
 pub(super) fn boot(system: &dyn System) -> Option<String> {
     let bytes = system.read(BOOT).ok().flatten()?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
@@ -121,7 +121,7 @@ pub(super) fn config_path(bdf: impl std::fmt::Display) -> String {
     format!("/sys/bus/pci/devices/{bdf}/config")
 }
 
-/// A 16-bit register at an offset of a function's config space.
+/// Returns a 16-bit register at an offset of a function's config space.
 pub(super) fn half(system: &dyn System, path: &str, at: u16) -> Result<u16, ApplyError> {
     let bytes = read(system, path)?;
     let at = usize::from(at);
@@ -173,7 +173,7 @@ fn write_config(
     )))
 }
 
-/// The offset of a register in this config space.
+/// Returns the offset of a register in this config space.
 fn place(config: &[u8], register: Register) -> Option<u16> {
     let config = ConfigSpace::new(config.to_vec(), Unread::Denied).ok()?;
     let found = |at: Datum<Offset>, plus| at.ok().map(|at| at.plus(plus).0);
@@ -184,7 +184,7 @@ fn place(config: &[u8], register: Register) -> Option<u16> {
     }
 }
 
-/// The directory of a loaded module.
+/// Returns the directory of a loaded module.
 pub(super) fn module_path(module: &str) -> String {
     format!("/sys/module/{}", module.replace('-', "_"))
 }
@@ -274,7 +274,7 @@ pub(super) fn mtu_path(netdev: &str) -> String {
     format!("/sys/class/net/{netdev}/mtu")
 }
 
-/// An interface's MTU.
+/// Returns an interface's MTU.
 pub(super) fn mtu(system: &dyn System, netdev: &str) -> Result<u32, ApplyError> {
     let path = mtu_path(netdev);
     let text = read(system, &path)?;

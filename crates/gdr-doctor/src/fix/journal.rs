@@ -259,7 +259,7 @@ impl Journal {
         self.write(Record::Undone { number })
     }
 
-    /// The changes that were made and not undone, the last one first.
+    /// Returns the changes that were made and not undone, the last one first.
     pub fn standing(&self) -> Vec<(usize, Change)> {
         let undone: Vec<usize> = (self.records.iter())
             .filter_map(|record| match record {
@@ -362,7 +362,7 @@ fn check_access(path: &Path, file: &File) -> Result<Metadata, JournalError> {
     Ok(metadata)
 }
 
-/// Whether `user` may rely on what belongs to `owner` and has `mode`.
+/// Checks that `user` may rely on something that belongs to `owner` and has `mode`.
 fn permits(path: &Path, owner: u32, mode: u32, user: Uid) -> Result<(), JournalError> {
     let path = || path.to_owned();
     if owner != user.as_raw() && owner != Uid::ROOT.as_raw() {
@@ -468,7 +468,7 @@ mod tests {
         }
     }
 
-    /// A journal with one change, in a folder of its own.
+    /// Returns a journal with one change, in a folder of its own.
     fn begun() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gdr/journal");

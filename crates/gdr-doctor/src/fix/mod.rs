@@ -93,7 +93,7 @@ pub enum Register {
 }
 
 impl Register {
-    /// Its name in setpci, with a width of 16 bits.
+    /// Returns its name in setpci, with a width of 16 bits.
     pub const fn setpci(self) -> &'static str {
         match self {
             Self::AcsControl => "ECAP_ACS+6.w",
@@ -194,7 +194,7 @@ impl Action {
         }
     }
 
-    /// Its command line, if it has one.
+    /// Returns its command line, if it has one.
     pub fn command(&self) -> Option<String> {
         Some(match self {
             Self::WriteConfig {
@@ -238,7 +238,7 @@ pub enum Shown {
 }
 
 impl Action {
-    /// The action as it is shown.
+    /// Returns the action as it is shown.
     pub fn shown(&self) -> Shown {
         match (self, self.command()) {
             (Self::KernelArgument { argument }, _) => {
@@ -294,7 +294,7 @@ pub struct Fix {
 }
 
 impl Fix {
-    /// An action of root that takes effect immediately and lasts until the next boot.
+    /// Returns an action of root that takes effect immediately and lasts until the next boot.
     pub fn now(title: impl Into<String>, action: Action) -> Self {
         Self {
             title: title.into(),
@@ -308,12 +308,12 @@ impl Fix {
         }
     }
 
-    /// A command of root that takes effect immediately.
+    /// Returns a command of root that takes effect immediately.
     pub fn run(title: impl Into<String>, line: impl Into<String>) -> Self {
         Self::now(title, Action::run(line))
     }
 
-    /// An action of root that takes effect at the next boot and is permanent.
+    /// Returns an action of root that takes effect at the next boot and is permanent.
     pub fn at_boot(title: impl Into<String>, action: Action) -> Self {
         Self {
             effect: Effect::AtReboot,
@@ -339,7 +339,7 @@ impl Fix {
         }
     }
 
-    /// A setting of a user for a job: an environment variable or an option.
+    /// Returns a setting of a user for a job: an environment variable or an option.
     pub fn user(title: impl Into<String>, line: impl Into<String>) -> Self {
         Self {
             privilege: Privilege::User,

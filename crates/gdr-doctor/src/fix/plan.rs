@@ -34,8 +34,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan for the root causes of a diagnosis, or only for the causes of some checks. An action
-    /// that several findings need is in the plan once.
+    /// Makes a plan for the root causes of a diagnosis, or only for the causes of some checks. An action that several
+    /// findings need is in the plan once.
     pub fn new(diagnosis: &Diagnosis, only: &[CheckId]) -> Self {
         let mut seen: Vec<Action> = Vec::new();
         let mut steps = Vec::new();
@@ -81,12 +81,12 @@ impl Plan {
         }
     }
 
-    /// The findings without a fix that can be applied.
+    /// Returns the findings without a fix that can be applied.
     pub fn left(&self) -> impl Iterator<Item = &Step> {
         (self.steps.iter()).filter(|step| step.fixes.is_empty() && !step.shared)
     }
 
-    /// All actions that can be applied, in order.
+    /// Returns all actions that can be applied, in order.
     pub fn actions(&self) -> impl Iterator<Item = &Action> {
         (self.steps.iter())
             .flat_map(|step| &step.fixes)
@@ -101,7 +101,7 @@ pub(super) mod tests {
     use crate::diagnosis::{Origin, Reported};
     use crate::finding::Finding;
 
-    /// A diagnosis of these findings.
+    /// Returns a diagnosis of these findings.
     pub(in crate::fix) fn diagnosis(findings: Vec<Finding>) -> Diagnosis {
         static CHECK: Check = Check {
             id: CheckId("acs.path"),

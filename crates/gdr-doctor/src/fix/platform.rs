@@ -16,7 +16,7 @@ pub(crate) enum Platform {
 }
 
 impl Platform {
-    /// The platform of a node, as far as it is known.
+    /// Returns the platform of a node, as far as it is known.
     pub(crate) fn of(context: &Context<'_>) -> Self {
         if context.is_guest() {
             Self::Guest

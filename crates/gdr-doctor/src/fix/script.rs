@@ -10,8 +10,8 @@ use crate::report::terms;
 /// The end of a file's content in the script.
 const END: &str = "END_OF_FILE";
 
-/// The plan as a script for `/bin/sh`: every step with its reason, its commands, and its undo lines
-/// as comments. Fixes that have to be done by hand are comments.
+/// Renders the plan as a script for `/bin/sh`: every step with its reason, its commands, and its undo lines as
+/// comments. Fixes that have to be done by hand are comments.
 pub fn script(plan: &Plan) -> String {
     let mut out = String::from("#!/bin/sh\n");
     let host = plan.host.as_deref().unwrap_or("this node");
@@ -142,7 +142,7 @@ mod tests {
     use crate::finding::{Finding, Subject};
     use crate::fix::Register;
 
-    /// Every action in one plan, with texts as hostile as a capture may hold.
+    /// Returns every action in one plan, with texts as hostile as a capture may hold.
     pub(in crate::fix) fn everything() -> Plan {
         let fix = Fix::now(
             "Do it",

@@ -1,6 +1,6 @@
 //! Texts in a shell script.
 
-/// A word that the shell takes as it is.
+/// Returns a word that the shell takes as it is.
 pub(super) fn word(text: &str) -> String {
     let plain = !text.is_empty()
         && (text.chars()).all(|c| c.is_ascii_alphanumeric() || "/._-+:=,@%".contains(c));
@@ -11,7 +11,7 @@ pub(super) fn word(text: &str) -> String {
     }
 }
 
-/// A comment of as many lines as the text has. No character of it ends the comment.
+/// Returns a comment of as many lines as the text has. No character of it ends the comment.
 pub(super) fn comment(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {

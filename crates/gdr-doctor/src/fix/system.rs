@@ -17,7 +17,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The operations that a plan needs to change a node. Paths are the node's.
 pub trait System {
-    /// The content of a file; `None` if it does not exist.
+    /// Reads a file; returns `None` if it does not exist.
     ///
     /// # Errors
     ///
@@ -70,13 +70,12 @@ pub struct LiveSystem {
 }
 
 impl LiveSystem {
-    /// This machine.
+    /// Returns this machine.
     pub fn new() -> Self {
         Self::at("/")
     }
 
-    /// A directory that holds `sys`, `etc` and so on. Modules are neither loaded nor unloaded
-    /// there.
+    /// Returns a directory that holds `sys`, `etc` and so on. Modules are neither loaded nor unloaded there.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }

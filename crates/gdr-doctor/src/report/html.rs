@@ -11,7 +11,7 @@ use super::phrases::{self, Span};
 
 const STYLE: &str = include_str!("html.css");
 
-/// The report as one page. `picture` is an SVG element of the node's topology, put in as it is.
+/// Renders the report as one page. `picture` is an SVG element of the node's topology, inserted as it is.
 pub fn render(diagnosis: &Diagnosis, picture: Option<&str>) -> String {
     let host = phrases::node(diagnosis);
     let mut out = String::new();
@@ -146,7 +146,7 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, alike: &[(usize, &Reported)]
     out.push_str("</section>\n");
 }
 
-/// A sentence, in which only commands and names are code.
+/// Returns a sentence, in which only commands and names are code.
 fn prose(text: &str) -> String {
     (phrases::spans(text).into_iter())
         .map(|span| match span {

@@ -63,7 +63,7 @@ struct Remedy<'a> {
     commands: Vec<String>,
 }
 
-/// The diagnosis as one JSON object, indented, with a line feed at its end.
+/// Renders the diagnosis as one JSON object, indented, with a line feed at its end.
 ///
 /// # Errors
 ///

@@ -8,8 +8,8 @@ use crate::check::Group;
 use crate::diagnosis::{Diagnosis, REHEARSAL, Reported};
 use crate::finding::Verdict;
 
-/// The report as JUnit XML. A failed finding is a failure; a warning passes with its text on
-/// standard output, as JUnit knows none; what is not known or does not apply is skipped.
+/// Renders the report as JUnit XML. A failed finding is a failure; a warning passes with its text on standard output,
+/// as JUnit knows none; what is not known or does not apply is skipped.
 pub fn render(diagnosis: &Diagnosis) -> String {
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     let counts = diagnosis.counts();

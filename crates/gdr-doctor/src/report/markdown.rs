@@ -7,7 +7,7 @@ use crate::fix::Shown;
 
 use super::phrases::{self, Span};
 
-/// The report as Markdown.
+/// Renders the report as Markdown.
 pub fn render(diagnosis: &Diagnosis) -> String {
     let mut out = String::new();
     let host = phrases::node(diagnosis);
@@ -133,7 +133,7 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// A sentence, in which only commands and names are code.
+/// Returns a sentence, in which only commands and names are code.
 fn prose(text: &str) -> String {
     (phrases::spans(text).into_iter())
         .map(|span| match span {
@@ -143,7 +143,7 @@ fn prose(text: &str) -> String {
         .collect()
 }
 
-/// A text as inline code, fenced by one more back-tick than it holds in a row.
+/// Returns a text as inline code, fenced by one more back-tick than it holds in a row.
 fn code(text: &str) -> String {
     let text = text.replace(['\n', '\r'], " ");
     let fence = "`".repeat(longest_run(&text) + 1);
@@ -155,7 +155,7 @@ fn code(text: &str) -> String {
     format!("{fence}{pad}{text}{pad}{fence}")
 }
 
-/// A text as a block of code.
+/// Returns a text as a block of code.
 fn block(text: &str) -> String {
     let fence = "`".repeat(longest_run(text).max(2) + 1);
     format!("{fence}sh\n{text}\n{fence}")

@@ -14,7 +14,7 @@ pub(super) struct Paragraph {
 }
 
 impl Paragraph {
-    /// One that begins with these characters.
+    /// Creates a paragraph that begins with these characters.
     pub(super) fn new(lead: &str) -> Self {
         Self {
             lead: (lead.to_owned(), lead.chars().count()),
@@ -37,7 +37,7 @@ impl Paragraph {
         self
     }
 
-    /// The lines. A word that is longer than a line, such as a path, stays whole.
+    /// Returns the lines. A word that is longer than a line, such as a path, stays whole.
     pub(super) fn lines(&self, paint: impl Fn(&str, &str) -> String) -> Vec<String> {
         let hang = self.lead.1;
         let mut lines = vec![self.lead.0.clone()];

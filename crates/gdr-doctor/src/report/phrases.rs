@@ -7,7 +7,7 @@ use crate::diagnosis::{Counts, Diagnosis, Outcome, REHEARSAL, Reported};
 use crate::finding::{Subject, Verdict};
 use crate::fix::{Effect, Fix, Persistence, Privilege, Risk, Shown};
 
-/// What to call the node: its name, else the capture's.
+/// Returns what to call the node: its name, else the capture's.
 pub(super) fn node(diagnosis: &Diagnosis) -> &str {
     let capture = diagnosis.about.capture.as_ref();
     (diagnosis.host.as_deref())
@@ -42,8 +42,8 @@ pub(super) fn alike(causes: Vec<(usize, &Reported)>) -> Vec<Vec<(usize, &Reporte
     groups
 }
 
-/// What a diagnosis comes to, in one sentence that claims no more than was shown. Of a rehearsal it
-/// begins with that.
+/// Summarizes a diagnosis in one sentence that claims no more than was shown. For a rehearsal, the sentence begins by
+/// saying so.
 pub(super) fn headline(diagnosis: &Diagnosis) -> String {
     let rehearsed: Vec<&str> = diagnosis.rehearsed().iter().map(|check| check.0).collect();
     let outcome = of_outcome(diagnosis);
@@ -105,7 +105,7 @@ fn undecided(diagnosis: &Diagnosis) -> String {
     )
 }
 
-/// What the node has to have at least and has not.
+/// Returns what the node needs at least and lacks.
 fn lacks(diagnosis: &Diagnosis) -> Option<&str> {
     (diagnosis.findings.iter())
         .filter(|judged| ["gpu.present", "nic.present"].contains(&judged.check.id.0))
@@ -114,7 +114,7 @@ fn lacks(diagnosis: &Diagnosis) -> Option<&str> {
         .map(|finding| finding.summary.as_str())
 }
 
-/// What cannot be decided and why, one line per reason.
+/// Returns what cannot be decided and why, one line per reason.
 pub(super) fn not_known(diagnosis: &Diagnosis) -> Vec<String> {
     let unknown: Vec<&Reported> = (diagnosis.findings.iter())
         .filter(|judged| judged.finding.verdict == Verdict::Unknown)
@@ -207,7 +207,7 @@ pub(super) fn not_known(diagnosis: &Diagnosis) -> Vec<String> {
     lines
 }
 
-/// How many findings of each verdict.
+/// Returns the number of findings with each verdict.
 pub(super) fn counts(counts: Counts) -> String {
     format!(
         "{} failed, {} warned, {} not known, {} fine, {} do not apply",
@@ -228,7 +228,7 @@ pub(super) enum Span<'a> {
     Code(&'a str),
 }
 
-/// The pieces of a sentence. A back-tick without a second one is a character like others.
+/// Returns the pieces of a sentence. A back-tick without a second one is a character like others.
 pub(super) fn spans(text: &str) -> Vec<Span<'_>> {
     let mut spans = Vec::new();
     let mut rest = text;
@@ -245,7 +245,7 @@ pub(super) fn spans(text: &str) -> Vec<Span<'_>> {
     spans
 }
 
-/// The steps of a fix: commands that follow each other together, sentences one by one.
+/// Returns the steps of a fix: commands that follow each other together, sentences one by one.
 pub(super) fn steps(fix: &Fix) -> Vec<Shown> {
     let mut steps: Vec<Shown> = Vec::new();
     for shown in fix.actions.iter().map(|action| action.shown()) {

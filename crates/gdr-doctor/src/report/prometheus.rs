@@ -6,9 +6,10 @@ use gdr_render::prometheus::{Kind, Metrics, labels};
 
 use crate::diagnosis::{Diagnosis, Origin, Outcome};
 
-/// The metrics: `gdr_doctor_outcome` (the exit status), `gdr_doctor_findings` by verdict,
-/// `gdr_doctor_finding` for every finding that something is to be done about, `gdr_doctor_rehearsal`
-/// (how many of these are rehearsed and not real), `gdr_doctor_info` with what the node runs, `gdr_doctor_devices` by kind, and `gdr_doctor_timestamp_seconds`.
+/// Renders the metrics: `gdr_doctor_outcome` (the exit status), `gdr_doctor_findings` by verdict, `gdr_doctor_finding`
+/// for every finding that something is to be done about, `gdr_doctor_rehearsal` (how many of these are rehearsed and
+/// not real), `gdr_doctor_info` with what the node runs, `gdr_doctor_devices` by kind, and
+/// `gdr_doctor_timestamp_seconds`.
 pub fn render(diagnosis: &Diagnosis) -> String {
     let mut metrics = Metrics::default();
     let outcome = match diagnosis.outcome() {

@@ -48,7 +48,7 @@ impl Style {
         }
     }
 
-    /// A verdict's mark, which takes [`MARK`] columns.
+    /// Returns a verdict's mark, which takes [`MARK`] columns.
     fn mark(self, verdict: Verdict) -> String {
         let (code, mark) = mark_of(verdict);
         let pad = " ".repeat(MARK.saturating_sub(mark.len()));
@@ -70,8 +70,7 @@ const fn mark_of(verdict: Verdict) -> (&'static str, &'static str) {
     }
 }
 
-/// The report as text, of lines of at most 100 columns but for command lines, paths and what was
-/// read.
+/// Renders the report as text, of lines of at most 100 columns but for command lines, paths and what was read.
 pub fn render(diagnosis: &Diagnosis, style: &Style) -> String {
     let mut out = String::new();
     headline(&mut out, diagnosis, *style);
@@ -93,7 +92,7 @@ pub fn render(diagnosis: &Diagnosis, style: &Style) -> String {
     out
 }
 
-/// A text of the node without characters that a terminal would act on.
+/// Returns a text of the node without characters that a terminal would act on.
 fn plain(text: &str) -> String {
     text.chars()
         .map(|c| {

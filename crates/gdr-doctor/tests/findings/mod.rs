@@ -2,7 +2,7 @@
 
 use gdr_doctor::{Diagnosis, Reported};
 
-/// One line a finding of those that are wanted.
+/// Returns one line a finding of those that are wanted.
 pub(crate) fn lines(diagnosis: &Diagnosis, wanted: impl Fn(&Reported) -> bool) -> Vec<String> {
     let wanted = diagnosis.findings.iter().filter(|judged| wanted(judged));
     let line = |judged: &Reported| {
@@ -13,7 +13,7 @@ pub(crate) fn lines(diagnosis: &Diagnosis, wanted: impl Fn(&Reported) -> bool) -
     wanted.map(line).collect()
 }
 
-/// One line a finding that something is to be done about.
+/// Returns one line a finding that something is to be done about.
 pub(crate) fn bad(diagnosis: &Diagnosis) -> Vec<String> {
     lines(diagnosis, |judged| judged.finding.verdict.is_bad())
 }

@@ -64,7 +64,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     Ok(findings)
 }
 
-/// The finding about a node whose kernel shows no verbs devices.
+/// Returns the finding about a node whose kernel shows no verbs devices.
 fn without_interface(context: &Context<'_>) -> Judgement {
     if (context.inventory.rdma.as_ref().ok()).is_none_or(Vec::is_empty) {
         return Err(Unjudged::skip("there is no RDMA device"));
@@ -102,7 +102,7 @@ fn judge(context: &Context<'_>, path: &str, nodes: &[DeviceNode]) -> Judgement {
     Ok(finding.evidence(virtual_path::DEVICE_NODES, &node.line))
 }
 
-/// The fix for a missing node.
+/// Returns the fix for a missing node.
 fn missing(context: &Context<'_>, module: &str) -> Fix {
     if context.is_container() {
         return Fix::user(

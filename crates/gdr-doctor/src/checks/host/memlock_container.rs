@@ -67,7 +67,7 @@ fn run(context: &Context<'_>) -> Judgement {
         .fix(kubernetes()))
 }
 
-/// The lines of /proc/self/status that the finding rests on.
+/// Returns the lines of /proc/self/status that the finding rests on.
 fn relevant(status: &str) -> String {
     let wanted = ["Uid:", "CapEff:", "CapBnd:"];
     let lines = status
@@ -79,7 +79,7 @@ fn relevant(status: &str) -> String {
     lines.join(", ")
 }
 
-/// The fix for all users of all containers, including Kubernetes' ones.
+/// Returns the fix for all users of all containers, including Kubernetes' ones.
 fn runtime() -> Fix {
     Fix {
         effect: Effect::AtRestart,

@@ -57,7 +57,7 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(finding)
 }
 
-/// The fix that removes the limit for logins.
+/// Returns the fix that removes the limit for logins.
 pub(super) fn for_logins() -> Fix {
     let action = Action::file(
         "/etc/security/limits.d/90-gdr-memlock.conf",

@@ -24,7 +24,7 @@ impl Limit {
         matches!(self, Self::Bytes(bytes) if bytes < LITTLE)
     }
 
-    /// The effect of a limit.
+    /// Returns the effect of a limit.
     pub(super) fn consequence(self) -> &'static str {
         if self.is_little() {
             "creating queue pairs fails"
@@ -77,12 +77,12 @@ pub(super) fn read(context: &Context<'_>, path: &str) -> Datum<MemoryLock> {
     })
 }
 
-/// The limits of the collecting process.
+/// Returns the limits of the collecting process.
 fn own(context: &Context<'_>) -> Datum<MemoryLock> {
     read(context, virtual_path::LIMITS_SELF).or_else(|_| read(context, "/proc/self/limits"))
 }
 
-/// The limits of the collecting process, and whether CAP_IPC_LOCK removes them.
+/// Returns the limits of the collecting process, and whether CAP_IPC_LOCK removes them.
 pub(super) fn own_and_privilege(context: &Context<'_>) -> Result<(MemoryLock, bool), Unjudged> {
     let lock = own(context).known("the limit of locked memory")?;
     let privileged = match Process::read(context.source).has(Capability::IPC_LOCK) {
@@ -92,7 +92,7 @@ pub(super) fn own_and_privilege(context: &Context<'_>) -> Result<(MemoryLock, bo
     Ok((lock, privileged))
 }
 
-/// A text in the format of `/proc/<pid>/limits`.
+/// Returns a text in the format of `/proc/<pid>/limits`.
 #[cfg(test)]
 pub(super) fn limits(soft: &str, hard: &str) -> String {
     format!(

@@ -77,7 +77,7 @@ struct Kind<'a> {
     events: Vec<Option<f64>>,
 }
 
-/// The findings of a rule in the kernel log.
+/// Returns the findings of a rule in the kernel log.
 pub(crate) fn judge(context: &Context<'_>, rule: &Rule) -> Result<Vec<Finding>, Unjudged> {
     let log = context
         .text(virtual_path::KERNEL_LOG)
@@ -188,8 +188,7 @@ impl<'a> Kind<'a> {
     }
 }
 
-/// An address in the forms of messages: without a function (`0000:9b:00`), or with `0x` before the
-/// bus.
+/// Returns an address in the forms of messages: without a function (`0000:9b:00`), or with `0x` before the bus.
 fn address_of(text: &str) -> Option<Bdf> {
     let text = text.trim_start_matches("0x");
     if text.contains('.') {
@@ -215,7 +214,7 @@ fn is_of_driver(text: &str) -> bool {
     DRIVERS.iter().any(|driver| text.starts_with(driver))
 }
 
-/// The GPUs, the NICs and the bridges above them; no bridges if the tree is not known.
+/// Returns the GPUs, the NICs and the bridges above them; no bridges if the tree is not known.
 fn on_path(context: &Context<'_>) -> BTreeSet<Bdf> {
     let mut way = BTreeSet::new();
     let gpus = context.gpus().map(|gpu| gpu.bdf);
@@ -229,7 +228,7 @@ fn on_path(context: &Context<'_>) -> BTreeSet<Bdf> {
     way
 }
 
-/// A line, cut to the length that is shown.
+/// Returns a line, cut to the length that is shown.
 pub(super) fn cut(line: &str) -> String {
     line.chars().take(LONGEST_LINE).collect()
 }

@@ -71,13 +71,13 @@ const CATALOGUE: [(u32, Verdict, &str, Advice); 44] = {
     ]
 };
 
-/// The event that an Xid number stands for, if it is known.
+/// Returns the event that an Xid number stands for, if it is known.
 pub fn meaning_of_xid(number: u32) -> Option<&'static str> {
     let known = CATALOGUE.iter().find(|(of, ..)| *of == number);
     known.map(|(_, _, what, _)| *what)
 }
 
-/// The finding for an Xid message about the GPU at an address.
+/// Returns the finding for an Xid message about the GPU at an address.
 pub(super) fn meaning(number: u32, address: &str) -> Finding {
     let known = CATALOGUE.iter().find(|(of, ..)| *of == number);
     let Some((_, verdict, what, advice)) = known else {
@@ -116,7 +116,7 @@ pub(super) fn meaning(number: u32, address: &str) -> Finding {
     }
 }
 
-/// The finding about a GPU that does not answer, with what helps.
+/// Returns the finding about a GPU that does not answer, with what helps.
 pub(super) fn power_cycled(found: Finding) -> Finding {
     found
         .fix(

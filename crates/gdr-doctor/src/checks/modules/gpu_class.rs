@@ -75,8 +75,8 @@ fn judge(context: &Context<'_>, gpu: &GpuDevice, function: &Function) -> Judgeme
     })
 }
 
-/// The evidence that a GPU is older than Kepler: its compute capability, else its device ID or the
-/// chip that a listing names.
+/// Returns the evidence that a GPU is older than Kepler: its compute capability, else its device ID or the chip that a
+/// listing names.
 fn before_kepler(context: &Context<'_>, gpu: Bdf) -> Option<(&'static str, String)> {
     let facts = context.facts().gpu(gpu);
     let capability = facts.and_then(|gpu| gpu.compute_capability.clone());

@@ -58,7 +58,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     Ok(findings)
 }
 
-/// The finding about a card whose function no longer answers.
+/// Returns the finding about a card whose function no longer answers.
 pub(super) fn gone(function: &Function, card: &str) -> Finding {
     Finding::fail(
         "it does not answer: its config space reads as ones, because it has fallen off the bus or \

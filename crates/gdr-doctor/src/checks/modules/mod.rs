@@ -75,7 +75,7 @@ pub(super) const CHECKS: &[&Check] = &[
     &simple_value::NVIDIA_FS,
 ];
 
-/// The verdict, or info if another method makes up for the fault.
+/// Returns the verdict, or info if another method makes up for the fault.
 fn unless(made_up_for: bool, verdict: Verdict) -> Verdict {
     if made_up_for { Verdict::Info } else { verdict }
 }
@@ -96,9 +96,9 @@ impl NicFunction<'_> {
     }
 }
 
-/// The PCI functions that are RDMA devices, and those that should be by their identity. A virtual
-/// function counts only if it is an RDMA device: others are reserved for guests. If the report is
-/// about one pair, only its NIC counts.
+/// Returns the PCI functions that are RDMA devices, and those that should be by their identity. A virtual function
+/// counts only if it is an RDMA device: others are reserved for guests. If the report is about one pair, only its NIC
+/// counts.
 fn nic_functions<'a>(context: &Context<'a>) -> Vec<NicFunction<'a>> {
     let inventory = context.inventory;
     let mut functions: Vec<NicFunction<'a>> = inventory

@@ -94,8 +94,8 @@ fn unbound(context: &Context<'_>, path: &str, bdf: Bdf) -> Finding {
     )
 }
 
-/// The driver for a Mellanox NIC: mlx4 up to ConnectX-3 (Linux
-/// `drivers/net/ethernet/mellanox/mlx4/main.c`), mlx5 for later ones.
+/// Returns the driver for a Mellanox NIC: mlx4 up to ConnectX-3 (Linux `drivers/net/ethernet/mellanox/mlx4/main.c`),
+/// mlx5 for later ones.
 fn module_for(context: &Context<'_>, bdf: Bdf) -> Option<&'static str> {
     let identity = &context.function(bdf)?.identity;
     if identity.vendor != Some(VendorId::MELLANOX) {
@@ -107,7 +107,7 @@ fn module_for(context: &Context<'_>, bdf: Bdf) -> Option<&'static str> {
     })
 }
 
-/// The bonded RDMA device of another function of the same card, which serves both.
+/// Returns the bonded RDMA device of another function of the same card, which serves both.
 fn partner(bdf: Bdf, all: &[NicFunction<'_>]) -> Option<String> {
     let same_card = |other: &&NicFunction<'_>| {
         (other.bdf.domain, other.bdf.bus, other.bdf.device) == (bdf.domain, bdf.bus, bdf.device)
@@ -118,7 +118,7 @@ fn partner(bdf: Bdf, all: &[NicFunction<'_>]) -> Option<String> {
         .filter(|name| name.contains("bond"))
 }
 
-/// The module that creates RDMA devices for the devices of a driver.
+/// Returns the module that creates RDMA devices for the devices of a driver.
 fn rdma_module(driver: &str) -> &str {
     match driver {
         "mlx5_core" => "mlx5_ib",

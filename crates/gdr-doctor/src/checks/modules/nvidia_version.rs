@@ -60,7 +60,7 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(finding.evidence_all(release.map(|it| ("/proc/sys/kernel/osrelease", it))))
 }
 
-/// The finding about the kernel below a driver that exports dma-buf.
+/// Returns the finding about the kernel below a driver that exports dma-buf.
 fn of_kernel(context: &Context<'_>, driver: &NvidiaDriver) -> Finding {
     match &context.facts().kernel {
         // Distributions backport dma-buf support to older kernels.

@@ -64,8 +64,8 @@ fn run(context: &Context<'_>) -> Judgement {
         .evidence("mlx_compat", if compat { "loaded" } else { "not loaded" }))
 }
 
-/// The finding where the modules of the installed stack are not those that are loaded: it is built
-/// for one kernel, or for one release of a distribution.
+/// Returns the finding where the modules of the installed stack are not those that are loaded: it is built for one
+/// kernel, or for one release of a distribution.
 fn of_another_kernel(context: &Context<'_>) -> Finding {
     let system = OsRelease::read(context.source).ok();
     let kernel = context.text("/proc/sys/kernel/osrelease").ok();
@@ -96,7 +96,7 @@ fn of_another_kernel(context: &Context<'_>) -> Finding {
     ))
 }
 
-/// The directories of the 64-bit libibverbs.
+/// Returns the directories of the 64-bit libibverbs.
 fn places(context: &Context<'_>) -> BTreeSet<String> {
     let text = context
         .text(virtual_path::LIBRARIES)

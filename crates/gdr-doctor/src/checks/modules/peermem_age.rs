@@ -73,7 +73,7 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(finding.evidence("/proc/driver/nvidia/version", driver.0))
 }
 
-/// The former module beside a driver that has its successor.
+/// Returns the former module beside a driver that has its successor.
 fn superseded(context: &Context<'_>, driver: &impl std::fmt::Display) -> Finding {
     let path = format!("/sys/module/{OLD_MODULE}/version");
     let version = context.text(&path);

@@ -66,8 +66,7 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(Finding::pass("ib_core supports peer-memory modules").evidence("/proc/kallsyms", line))
 }
 
-/// The line of modules.dep by which nvidia-peermem does not depend on ib_core, so that it was built
-/// without it.
+/// Returns the line of modules.dep by which nvidia-peermem does not depend on ib_core, so that it was built without it.
 fn built_without(context: &Context<'_>) -> Option<String> {
     // An ib_core that is built into the kernel is not a dependency of any module.
     context.facts().module("ib_core").as_ref().ok()?;

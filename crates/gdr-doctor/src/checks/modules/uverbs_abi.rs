@@ -69,7 +69,7 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(finding.evidence(ABI, abi.shown()))
 }
 
-/// The provider of rdma-core for NICs of a driver.
+/// Returns the provider of rdma-core for NICs of a driver.
 fn provider(driver: &str) -> Option<&'static str> {
     Some(match driver {
         "mlx5_core" => "mlx5",

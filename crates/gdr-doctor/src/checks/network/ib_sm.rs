@@ -41,7 +41,7 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     })
 }
 
-/// A LID as the kernel writes it: `0x1`.
+/// Returns a LID as the kernel writes it: `0x1`.
 pub(super) fn lid(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),

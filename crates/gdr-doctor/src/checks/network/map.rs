@@ -52,7 +52,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement
     Ok(Finding::info(format!("it is {}", parts.join(", "))).evidence_all(evidence))
 }
 
-/// The slots by the address of their device, without a function number: `0000:19:00`.
+/// Returns the slots by the address of their device, without a function number: `0000:19:00`.
 fn slots(context: &Context<'_>) -> BTreeMap<String, String> {
     const SLOTS: &str = "/sys/bus/pci/slots";
     let names = context.source.list(SLOTS).ok();

@@ -68,7 +68,7 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     Ok(finding)
 }
 
-/// The verdict on a port that is down. On nodes with many ports some are down on purpose.
+/// Returns the verdict on a port that is down. On nodes with many ports some are down on purpose.
 fn severity(context: &Context<'_>, port: &Port<'_>) -> Verdict {
     let any_active = ports(context).is_ok_and(|all| all.iter().any(Port::is_active));
     let other_port = port

@@ -51,38 +51,37 @@ impl<'a> Port<'a> {
         pairs.is_empty() || pairs.iter().any(|pair| pair.nic.name == self.device)
     }
 
-    /// The bond of its interface. The bond then has the addresses.
+    /// Returns the bond of its interface. The bond then has the addresses.
     pub(crate) fn bond(&self, context: &Context<'_>) -> Option<String> {
         let netdev = self.netdev(context)?;
         let path = format!("/sys/class/net/{}/master", netdev.name);
         context.source.link_name(&path).ok()
     }
 
-    /// Its rate in Gb/s.
+    /// Returns its rate in Gb/s.
     pub(crate) fn rate(&self) -> Option<u32> {
         gigabits(self.port.rate.as_ref().ok()?)
     }
 
-    /// The board ID of the device, or its model.
+    /// Returns the board ID of the device, or its model.
     pub(crate) fn board(&self, context: &Context<'_>) -> Option<String> {
         let model = |_| context.text(&format!("/sys/class/infiniband/{}/hca_type", self.device));
         let board = self.rdma.board.clone().or_else(model);
         board.ok()
     }
 
-    /// The interface of the port; unknown if it is not found.
+    /// Returns the interface of the port; unknown if it is not found.
     pub(crate) fn interface<'b>(&self, context: &Context<'b>) -> Result<&'b Netdev, Unjudged> {
         let missing = || (context.inventory.netdevs.by_ref()).and(Err(Absence::Missing));
         (self.netdev(context).map_or_else(missing, Ok)).known("its interface")
     }
 
-    /// Its GIDs, without the empty entries of the table.
+    /// Returns its GIDs, without the empty entries of the table.
     pub(crate) fn gids(&self, context: &Context<'_>) -> Datum<Vec<RdmaGid>> {
         RdmaGid::read_all(context.source, self.device, self.port.number)
     }
 
-    /// The interface of the port: the one with the same port of the same function, else the one of
-    /// its GIDs.
+    /// Returns the interface of the port: the one with the same port of the same function, else the one of its GIDs.
     pub(crate) fn netdev<'b>(&self, context: &Context<'b>) -> Option<&'b Netdev> {
         let all = context.inventory.netdevs.as_ref().ok()?;
         let same = self.rdma.netdevs(all);
@@ -133,7 +132,7 @@ impl Which {
         }
     }
 
-    /// The reason of the skip if there is no such port.
+    /// Returns the reason of the skip if there is no such port.
     pub(crate) const fn none(self) -> &'static str {
         match self {
             Self::Every => "no RDMA device has a port",
@@ -146,7 +145,7 @@ impl Which {
     }
 }
 
-/// Every port of the report. Software devices count only if there are no others.
+/// Returns every port of the report. Software devices count only if there are no others.
 pub(crate) fn ports<'a>(context: &Context<'a>) -> Result<Vec<Port<'a>>, Unjudged> {
     let all = context.inventory.rdma.by_ref().known_or_skip(
         "the list of RDMA devices",
@@ -183,7 +182,7 @@ pub(crate) enum OtherKind {
     Ethernet,
 }
 
-/// The active ports that are not for data, as far as their kind shows.
+/// Returns the active ports that are not for data, as far as their kind shows.
 pub(crate) fn of_another_kind<'b, 'a>(active: &[&'b Port<'a>]) -> Vec<(&'b Port<'a>, OtherKind)> {
     let best = active.iter().filter_map(|port| port.rate()).max();
     let infiniband = active.iter().filter(|port| port.is_infiniband()).count();
@@ -201,7 +200,7 @@ pub(crate) fn of_another_kind<'b, 'a>(active: &[&'b Port<'a>]) -> Vec<(&'b Port<
     odd.flatten().collect()
 }
 
-/// A counter of a port.
+/// Returns a counter of a port.
 pub(super) fn counter(context: &Context<'_>, port: &Port<'_>, name: &str) -> Datum<u64> {
     context
         .text(&format!("{}/{name}", port.path))

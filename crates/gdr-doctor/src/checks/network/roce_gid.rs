@@ -36,7 +36,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     Ok(findings)
 }
 
-/// The finding about all ports together: whether one index fits all of them.
+/// Returns the finding about all ports together: whether one index fits all of them.
 fn common_index(context: &Context<'_>) -> Option<Finding> {
     let mut tables: Vec<(&str, Vec<RdmaGid>)> = Vec::new();
     for port in ports(context).ok()? {
@@ -88,7 +88,7 @@ fn common_index(context: &Context<'_>) -> Option<Finding> {
     })
 }
 
-/// The GID that a library should use: version 2, IPv4 before IPv6, not link-local.
+/// Returns the GID that a library should use: version 2, IPv4 before IPv6, not link-local.
 pub(crate) fn best(gids: &[RdmaGid]) -> Option<&RdmaGid> {
     gids.iter()
         .filter(|gid| gid.is_v2() && gid.is_routable())

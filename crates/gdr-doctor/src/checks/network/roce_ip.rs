@@ -21,8 +21,7 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// The verdict on a port without connectivity. Ports that are not nearest to a GPU may not be for
-/// data.
+/// Returns the verdict on a port without connectivity. Ports that are not nearest to a GPU may not be for data.
 pub(super) fn severity(context: &Context<'_>, port: &Port<'_>) -> Verdict {
     if port.serves_a_gpu(context) {
         Verdict::Fail

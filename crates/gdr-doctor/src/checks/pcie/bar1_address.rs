@@ -90,7 +90,7 @@ struct Reach {
     file: String,
 }
 
-/// The numbers of address bits of the devices for which they are known.
+/// Returns the numbers of address bits of the devices for which they are known.
 fn reaches(context: &Context<'_>) -> Vec<Reach> {
     let of_nics = context.nics().iter().filter_map(|nic| {
         let file = format!("/sys/bus/pci/devices/{}/dma_mask_bits", nic.bdf);

@@ -27,8 +27,8 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// The range that NVIDIA calls BAR1: PCI BAR 1 after 32-bit registers, PCI BAR 2 after 64-bit ones.
-/// 64-bit registers are prefetchable too, and come first.
+/// Returns the range that NVIDIA calls BAR1: PCI BAR 1 after 32-bit registers, PCI BAR 2 after 64-bit ones. 64-bit
+/// registers are prefetchable too, and come first.
 pub(super) fn bar1(function: &Function) -> Option<Bar> {
     let bars = function.bars.as_ref().ok()?;
     bars.iter()

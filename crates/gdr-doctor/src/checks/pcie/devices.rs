@@ -14,25 +14,25 @@ pub(in crate::checks) fn is_left_out(context: &Context<'_>, bdf: Bdf) -> bool {
         || (nic && context.nics().iter().all(|nic| nic.bdf != bdf))
 }
 
-/// The active ports of a NIC.
+/// Returns the active ports of a NIC.
 fn active_ports<'a>(nic: &Nic<'a>) -> impl Iterator<Item = &'a RdmaPort> + use<'a> {
     let ports = nic.rdma.into_iter().flat_map(|rdma| &rdma.ports);
     ports.filter(|port| port.is_active())
 }
 
-/// The rate of a NIC's fastest active port, in Gb/s.
+/// Returns the rate of a NIC's fastest active port, in Gb/s.
 pub(in crate::checks) fn fastest_port(nic: &Nic<'_>) -> Option<u32> {
     active_ports(nic)
         .filter_map(|port| gigabits(port.rate.as_ref().ok()?))
         .max()
 }
 
-/// The data rates of a NIC's active ports, in each direction.
+/// Returns the data rates of a NIC's active ports, in each direction.
 pub(in crate::checks) fn data_rates(nic: &Nic<'_>) -> Vec<Bandwidth> {
     active_ports(nic).filter_map(data_rate).collect()
 }
 
-/// The data rate of a port in each direction, after line coding.
+/// Returns the data rate of a port in each direction, after line coding.
 ///
 /// For InfiniBand up to FDR, Linux shows the signalling rate; for later speeds, the data rate
 /// (`rate_show` in `drivers/infiniband/core/sysfs.c`, which ignores the coding of FDR10 and EDR).
@@ -57,7 +57,7 @@ fn data_rate(port: &RdmaPort) -> Option<Bandwidth> {
     }))
 }
 
-/// The integer part of a rate in Gb/s: 400 for `400 Gb/sec (4X NDR)`, 2 for `2.5 Gb/sec`.
+/// Returns the integer part of a rate in Gb/s: 400 for `400 Gb/sec (4X NDR)`, 2 for `2.5 Gb/sec`.
 pub(in crate::checks) fn gigabits(rate: &str) -> Option<u32> {
     let number = rate.split_whitespace().next()?;
     number.split('.').next()?.parse().ok()

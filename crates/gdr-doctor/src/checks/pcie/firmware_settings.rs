@@ -37,7 +37,7 @@ pub(super) const CHECK: Check = Check {
 pub(super) struct Settings(BTreeMap<String, String>);
 
 impl Settings {
-    /// The settings of a device, where a capture has them.
+    /// Returns the settings of a device, where a capture has them.
     pub(super) fn of(context: &Context<'_>, device: &str) -> Option<Self> {
         let text = context.source.text(&virtual_path::nic_settings(device));
         let lines = text.ok()?;
@@ -49,12 +49,12 @@ impl Settings {
         ))
     }
 
-    /// The word or number of a setting: `per_mkey` of `per_mkey(0)`.
+    /// Returns the word or number of a setting: `per_mkey` of `per_mkey(0)`.
     fn value(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.split('(').next()
     }
 
-    /// The layer that a port has from the next boot on.
+    /// Returns the layer that a port has from the next boot on.
     fn layer(&self, port: u32) -> Option<&'static str> {
         match self.value(&format!("LINK_TYPE_P{port}"))? {
             "ETH" => Some("Ethernet"),
@@ -161,7 +161,7 @@ fn writes(settings: &Settings) -> Option<Misfit> {
     })
 }
 
-/// Where the register was read, the check of it says more.
+/// Returns where the register was read, the check of it says more.
 fn ats(context: &Context<'_>, device: &RdmaDevice, settings: &Settings) -> Option<Misfit> {
     let function = device.function.as_ref().ok().copied();
     let is_read = function
@@ -210,7 +210,7 @@ mod tests {
     const IBSTAT: &str = "CA 'mlx5_0'\n\tCA type: MT4123\n\tPort 1:\n\t\tState: Active\n\
         \t\tLink layer: InfiniBand\n";
 
-    /// What `mlxconfig -d mlx5_0 query` prints of a NIC of this type.
+    /// Returns what `mlxconfig -d mlx5_0 query` prints of a NIC of this type.
     fn printed(model: &str, settings: &[&str]) -> String {
         format!(
             "Device #1:\n----------\n\nDevice type:    {model}\nName:           X_Ax\n\

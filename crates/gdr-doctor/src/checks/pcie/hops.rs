@@ -17,7 +17,7 @@ pub(super) struct Hop<'a> {
 }
 
 impl Hop<'_> {
-    /// The current speed and width: from the lower end, else from the upper end.
+    /// Returns the current speed and width: from the lower end, else from the upper end.
     pub(super) fn now(&self) -> Datum<Link> {
         self.lower.link.or(match self.upper {
             Some(upper) => upper.link,
@@ -25,8 +25,7 @@ impl Hop<'_> {
         })
     }
 
-    /// The absence of the capability of an end, if one is absent. The best of both ends is then not
-    /// certain.
+    /// Returns the absence of the capability of an end, if one is absent. The best of both ends is then not certain.
     pub(super) fn unsure(&self) -> Option<Datum<Link>> {
         let ends = [Some(self.lower), self.upper];
         (ends.into_iter().flatten())
@@ -34,7 +33,7 @@ impl Hop<'_> {
             .find(|best| !best.is_ok())
     }
 
-    /// The best speed and width that both ends support; of one end, if the other is not known.
+    /// Returns the best speed and width that both ends support; of one end, if the other is not known.
     pub(super) fn best(&self) -> Datum<Link> {
         let lower = self.lower.link_capable;
         let upper = self.upper.map(|upper| &upper.link_capable);
@@ -47,7 +46,7 @@ impl Hop<'_> {
     }
 }
 
-/// The links above a function, its own first.
+/// Returns the links above a function, its own first.
 ///
 /// From the root complex down, downstream and upstream ports alternate: a root port, then the
 /// upstream port of a switch and one of its downstream ports. The port types in config space
@@ -83,7 +82,7 @@ pub(super) fn hops<'a>(context: &Context<'a>, bdf: Bdf) -> Vec<Hop<'a>> {
         .collect()
 }
 
-/// The Device Control register of a function; `None` where its config space was not read.
+/// Returns the Device Control register of a function; `None` where its config space was not read.
 fn device_control(function: &Function) -> Option<u16> {
     /// The offset in the capability.
     const DEVICE_CONTROL: u16 = 0x08;
@@ -110,8 +109,8 @@ pub(super) fn write_device_control(function: &Function, mask: u16, value: u16) -
     }
 }
 
-/// The PCI Express capability of a function with registers of its own. Virtual functions have most
-/// registers in their physical function, and conventional PCI functions have no capability.
+/// Returns the PCI Express capability of a function with registers of its own. Virtual functions have most registers in
+/// their physical function, and conventional PCI functions have no capability.
 pub(super) fn own_express(function: &Function) -> Result<Datum<&Express>, Unjudged> {
     if function.is_virtual() || function.express == Err(Absence::Missing) {
         return Err(Unjudged::OutOfScope);

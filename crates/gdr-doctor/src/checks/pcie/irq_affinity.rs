@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    /// The example with the first `count` interrupts of mlx5_1 on the other socket.
+    /// Returns the example with the first `count` interrupts of mlx5_1 on the other socket.
     fn far(count: u32) -> MemorySource {
         (208..208 + count).fold(example::healthy(), |node, irq| {
             node.file(&format!("/proc/irq/{irq}/effective_affinity_list"), "60\n")

@@ -81,7 +81,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, _: &Function) -> Judgement {
     )))
 }
 
-/// The sum of the data rates of a card's active ports, over all of its functions.
+/// Returns the sum of the data rates of a card's active ports, over all of its functions.
 fn all_ports(context: &Context<'_>, nic: &Nic<'_>) -> Bandwidth {
     let same_card = |other: &&Nic<'_>| {
         let (a, b) = (other.bdf, nic.bdf);
@@ -93,8 +93,8 @@ fn all_ports(context: &Context<'_>, nic: &Nic<'_>) -> Bandwidth {
     Bandwidth(each.fold(0, |sum, port| sum.saturating_add(port.0)))
 }
 
-/// The links between a NIC and its nearest GPU, up to their common ancestor; if no GPU is known,
-/// those between the NIC and the CPU.
+/// Returns the links between a NIC and its nearest GPU, up to their common ancestor; if no GPU is known, those between
+/// the NIC and the CPU.
 fn path<'a>(context: &Context<'a>, nic: &Nic<'_>) -> Vec<Hop<'a>> {
     let nearest = (context.pairs().iter())
         .filter(|pair| pair.nic.bdf == nic.bdf)
@@ -113,7 +113,7 @@ fn path<'a>(context: &Context<'a>, nic: &Nic<'_>) -> Vec<Hop<'a>> {
         .collect()
 }
 
-/// The link under load: an idle GPU lowers the speed, but not the width.
+/// Returns the link under load: an idle GPU lowers the speed, but not the width.
 fn carries(hop: &Hop<'_>) -> Option<Link> {
     let now = hop.now().ok()?;
     if !hop.lower.identity.is_nvidia_gpu() {
@@ -172,7 +172,7 @@ mod tests {
         assert_contains!(found.summary, "100.0 GB/s");
     }
 
-    /// The example's mlx5_1 in a slot of generation 3 with 4 lanes, which carries 3.9 GB/s.
+    /// Returns the example's mlx5_1 in a slot of generation 3 with 4 lanes, which carries 3.9 GB/s.
     fn narrow(layer: &str, rate: &str) -> Verdict {
         let node = example::edit(example::healthy(), example::NICS[1], |nic| {
             nic.link(LinkSpeed::GEN3, LinkWidth(4));

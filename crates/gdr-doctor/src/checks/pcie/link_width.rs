@@ -25,7 +25,7 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// The findings about the links above the GPUs and the NICs, each link once.
+/// Returns the findings about the links above the GPUs and the NICs, each link once.
 pub(super) fn each_link(
     context: &Context<'_>,
     judge: impl Fn(Hop<'_>) -> Judgement,
@@ -59,13 +59,12 @@ pub(super) fn each_link(
     Ok(found.collect())
 }
 
-/// The skip for a function that shows no link: many virtual functions, and those inside the root
-/// complex.
+/// Returns the skip for a function that shows no link: many virtual functions, and those inside the root complex.
 pub(super) fn no_link() -> Unjudged {
     Unjudged::skip("it shows no link of its own")
 }
 
-/// The current link and the best that both ends support; `what` of it is unknown if one is absent.
+/// Returns the current link and the best that both ends support; `what` of it is unknown if one is absent.
 pub(super) fn now_and_best(hop: &Hop<'_>, what: &str) -> Result<(Link, Link), Unjudged> {
     let (now, best) = (hop.now(), hop.best());
     if now == Err(Absence::Missing) || now.is_ok() && best == Err(Absence::Missing) {

@@ -77,7 +77,7 @@ fn judge(context: &Context<'_>, function: &Function) -> Judgement {
         .evidence("largest payload that the path supports", best))
 }
 
-/// The ports at the ends of a link: the upper end, and the lower end if it is a bridge.
+/// Returns the ports at the ends of a link: the upper end, and the lower end if it is a bridge.
 fn ports<'a>(hop: &Hop<'a>) -> impl Iterator<Item = &'a Function> + use<'a> {
     let lower = Some(hop.lower).filter(|lower| lower.is_bridge());
     hop.upper.into_iter().chain(lower)

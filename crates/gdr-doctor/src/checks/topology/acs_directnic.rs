@@ -162,8 +162,7 @@ pub(super) mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    /// The example with a DMA function in place of mlx5_1, with GPU0 alone, below a Grace root
-    /// port.
+    /// Returns the example with a DMA function in place of mlx5_1, with GPU0 alone, below a Grace root port.
     pub(in crate::checks) fn with_dma_function() -> MemorySource {
         let node = example::healthy()
             .without("/sys/class/infiniband/mlx5_1")

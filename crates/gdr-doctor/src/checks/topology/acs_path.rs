@@ -139,7 +139,7 @@ fn is_hidden(context: &Context<'_>, pair: &Pair<'_>) -> bool {
         && context.facts().machine.as_ref().ok() != Some(&Machine::Bare)
 }
 
-/// The bits that prevent direct traffic between a pair.
+/// Returns the bits that prevent direct traffic between a pair.
 fn harmful(context: &Context<'_>, pair: &Pair<'_>, acs: Acs) -> AcsBits {
     let translates = |bdf: Bdf| {
         (context
@@ -190,7 +190,7 @@ fn passed(context: &Context<'_>, pair: &Pair<'_>) -> Finding {
     finding
 }
 
-/// One finding for each reason, so that the same reason is not repeated for every port.
+/// Returns one finding for each reason, so that the same reason is not repeated for every port.
 fn not_read(unread: &BTreeMap<Bdf, Datum<()>>) -> Vec<Finding> {
     let mut reasons: Vec<&Datum<()>> = unread.values().collect();
     reasons.dedup();

@@ -147,7 +147,7 @@ pub(super) mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    /// The example with GPU0 and mlx5_1 assigned to a guest.
+    /// Returns the example with GPU0 and mlx5_1 assigned to a guest.
     pub(in crate::checks) fn handed() -> MemorySource {
         let node = example::healthy().without("/sys/class/infiniband/mlx5_1");
         let node = bound_to(node, example::NICS[1], "vfio-pci");

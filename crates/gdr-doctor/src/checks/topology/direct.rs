@@ -28,14 +28,14 @@ pub(super) struct DirectPath {
 }
 
 impl DirectPath {
-    /// The subject of findings about the path: the GPU.
+    /// Returns the subject of findings about the path: the GPU.
     pub(super) fn subject(&self, context: &Context<'_>) -> Subject {
         let gpu = context.gpus().find(|gpu| gpu.bdf == self.gpu);
         gpu.map_or(Subject::Function(self.dma), Subject::gpu)
     }
 }
 
-/// The DMA functions of the node, each with the GPU below the same switch.
+/// Returns the DMA functions of the node, each with the GPU below the same switch.
 pub(super) fn paths(context: &Context<'_>) -> Vec<DirectPath> {
     let Some(tree) = context.inventory.tree.as_ref().ok() else {
         return Vec::new();
@@ -69,7 +69,7 @@ pub(super) fn paths(context: &Context<'_>) -> Vec<DirectPath> {
     paths
 }
 
-/// The ports that acs.directnic checks.
+/// Returns the ports that acs.directnic checks.
 pub(super) fn ports(context: &Context<'_>) -> BTreeSet<Bdf> {
     paths(context)
         .iter()

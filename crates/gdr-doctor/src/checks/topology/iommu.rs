@@ -21,7 +21,7 @@ pub(super) enum Domain {
     Handed,
 }
 
-/// The source of the type of a device's domain, and the type.
+/// Returns the source of the type of a device's domain, and the type.
 pub(super) fn domain(context: &Context<'_>, bdf: Bdf) -> (String, Datum<Domain>) {
     let off = off(context);
     if off == Ok(true) {
@@ -68,7 +68,7 @@ fn off(context: &Context<'_>) -> Datum<bool> {
     }
 }
 
-/// The domain by the kernel's command line, for kernels that show no group types.
+/// Returns the domain by the kernel's command line, for kernels that show no group types.
 fn by_arguments(context: &Context<'_>, absence: Datum<Domain>) -> (String, Datum<Domain>) {
     let facts = context.facts();
     let says = |name: &str, value: &str| facts.argument(name) == Ok(value);

@@ -134,7 +134,7 @@ fn is_translated_beforehand(context: &Context<'_>, paths: &[direct::DirectPath],
     ats(bdf) || paths.iter().any(|path| path.gpu == bdf && ats(path.dma))
 }
 
-/// The kernel argument for identity domains on x86 or on ARM.
+/// Returns the kernel argument for identity domains on x86 or on ARM.
 fn argument(context: &Context<'_>) -> &'static str {
     let x86 = context.inventory.tree.as_ref().ok().is_none_or(|tree| {
         (tree.functions()).any(|function| {

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    /// The example with NVLinks to switches: this many of each GPU.
+    /// Returns the example with NVLinks to switches: this many of each GPU.
     fn with_links(count: impl Fn(usize) -> usize) -> MemorySource {
         let gpus: Vec<String> = (example::GPUS.iter().enumerate())
             .map(|(number, at)| {

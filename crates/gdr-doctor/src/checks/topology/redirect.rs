@@ -22,7 +22,7 @@ pub(super) struct Fault<'a, 'b> {
 }
 
 impl Fault<'_, '_> {
-    /// The finding, with fixes for this port now and for all ports at boot.
+    /// Returns the finding, with fixes for this port now and for all ports at boot.
     pub(super) fn finding(&self, context: &Context<'_>, port: Bdf, boot: Option<&Fix>) -> Finding {
         let (gpus, nics) = ends(&self.pairs);
         let across = self.verdict == Verdict::Warn;
@@ -79,8 +79,8 @@ impl Fault<'_, '_> {
     ))
     }
 
-    /// The device of these pairs below the port if there is exactly one, so that other findings
-    /// about it are linked to this one; otherwise the port.
+    /// Returns the device of these pairs below the port if there is exactly one, so that other findings about it are
+    /// linked to this one; otherwise the port.
     fn subject(&self, context: &Context<'_>, port: Bdf) -> Subject {
         let below = |bdf: Bdf| {
             let chain = context
@@ -110,7 +110,7 @@ impl Fault<'_, '_> {
     }
 }
 
-/// The names of the GPUs and of the NICs of pairs, each once.
+/// Returns the names of the GPUs and of the NICs of pairs, each once.
 fn ends(pairs: &[&Pair<'_>]) -> (String, String) {
     let list = |mut names: Vec<String>| {
         names.dedup();
@@ -126,8 +126,8 @@ fn ends(pairs: &[&Pair<'_>]) -> (String, String) {
     )
 }
 
-/// The kernel argument that clears the bits of all ports at every boot. The kernel uses only the
-/// last such argument, so one has to name all ports.
+/// Returns the kernel argument that clears the bits of all ports at every boot. The kernel uses only the last such
+/// argument, so one has to name all ports.
 pub(super) fn at_boot(faults: &BTreeMap<Bdf, Fault<'_, '_>>) -> Option<Fix> {
     let ports: Vec<String> = (faults.iter())
         .filter(|(_, fault)| fault.bits.intersects(AcsBits::REDIRECTING))

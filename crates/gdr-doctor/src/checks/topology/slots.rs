@@ -10,8 +10,8 @@ use crate::context::Context;
 /// `Documentation/ABI/testing/sysfs-bus-pci`).
 const SLOTS: &str = "/sys/bus/pci/slots";
 
-/// The names of the empty slots that are nearer to a GPU than its NIC: those below a bridge that is
-/// also above the GPU, or below its root bus if the path to the NIC leaves it.
+/// Returns the names of the empty slots that are nearer to a GPU than its NIC: those below a bridge that is also above
+/// the GPU, or below its root bus if the path to the NIC leaves it.
 pub(super) fn nearer_to(context: &Context<'_>, gpu: Bdf, than: &Relation) -> Vec<String> {
     let Some(tree) = context.inventory.tree.as_ref().ok() else {
         return Vec::new();
@@ -50,7 +50,7 @@ pub(super) fn nearer_to(context: &Context<'_>, gpu: Bdf, than: &Relation) -> Vec
     near
 }
 
-/// The address in a slot's file (`0000:41:00`), as the address of function 0 of a card there.
+/// Returns the address in a slot's file (`0000:41:00`), as the address of function 0 of a card there.
 fn address(context: &Context<'_>, slot: &str) -> Option<Bdf> {
     let text = context.text(&format!("{SLOTS}/{slot}/address")).ok()?;
     format!("{text}.0").parse().ok()
@@ -60,7 +60,7 @@ fn same_device(a: Bdf, b: Bdf) -> bool {
     (a.domain, a.bus, a.device) == (b.domain, b.bus, b.device)
 }
 
-/// The bridge whose secondary bus has an address.
+/// Returns the bridge whose secondary bus has an address.
 fn bridge_to(tree: &Tree, place: Bdf) -> Option<Bdf> {
     tree.functions()
         .find(|function| {

@@ -76,7 +76,7 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(finding)
 }
 
-/// The kind of a NIC: link layer and rate of its first port.
+/// Returns the kind of a NIC: link layer and rate of its first port.
 fn kind(nic: &Nic<'_>) -> Option<(String, String)> {
     let port = nic.rdma?.ports.first()?;
     Some((
@@ -85,7 +85,7 @@ fn kind(nic: &Nic<'_>) -> Option<(String, String)> {
     ))
 }
 
-/// The active NICs that are not used and have the same kind as one that is.
+/// Returns the active NICs that are not used and have the same kind as one that is.
 fn idle<'a, 'b>(context: &'b Context<'a>, used: &[Bdf]) -> Vec<&'b Nic<'a>> {
     let nics = context.nics();
     let kinds: Vec<_> = (nics.iter())

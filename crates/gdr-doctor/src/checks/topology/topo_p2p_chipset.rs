@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    /// The example with one NIC, which has its own root port.
+    /// Returns the example with one NIC, which has its own root port.
     fn across(model: u32, name: &str) -> MemorySource {
         without_nics(example::healthy(), 1..10).file(
             "/proc/cpuinfo",

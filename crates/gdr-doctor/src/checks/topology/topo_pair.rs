@@ -174,7 +174,7 @@ fn move_card(context: &Context<'_>, pair: &Pair<'_>) -> Fix {
     }
 }
 
-/// The names of the NICs, or of the first few if there are many.
+/// Returns the names of the NICs, or of the first few if there are many.
 fn some_of(pairs: &[&Pair<'_>]) -> String {
     const MOST: usize = 4;
     let names: Vec<&str> = (pairs.iter().take(MOST))
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    /// The example with the RDMA devices of these numbers only.
+    /// Returns the example with the RDMA devices of these numbers only.
     fn with_nics(keep: &[usize]) -> MemorySource {
         let others = (0..10).filter(|number| !keep.contains(number));
         without_nics(example::healthy(), others)

@@ -115,7 +115,7 @@ pub(super) const LOST_GPU: [&str; 3] = [
     "NVRM: fallen off the bus and is not responding to commands.",
 ];
 
-/// A message as each tool prints it.
+/// Returns a message as each tool prints it.
 pub(super) fn forms(message: &str) -> [String; 9] {
     [
         format!("[   12.345678] {message}"),

@@ -287,7 +287,7 @@ fn umem(captures: &Captures<'_>) -> Finding {
     }
 }
 
-/// The reason why a peer-memory module that was not loaded no longer matters.
+/// Returns the reason why a peer-memory module that was not loaded no longer matters.
 fn not_needed(context: &Context<'_>) -> Option<&'static str> {
     if gpudirect_support::peer_module(context).is_ok() {
         return Some("one is loaded now");

@@ -24,7 +24,7 @@ fn logged(lines: &[&str]) -> MemorySource {
     example::healthy().file(virtual_path::KERNEL_LOG, text)
 }
 
-/// Every check that is a rule.
+/// Returns every check that is a rule.
 fn rules() -> impl Iterator<Item = &'static Check> {
     checks::all().filter(|check| matches!(check.scope, Scope::Log(_)))
 }
