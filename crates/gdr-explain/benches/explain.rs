@@ -111,7 +111,7 @@ fn aer(piece: usize, prefix: impl Fn(usize) -> String, log: &mut Vec<u8>) {
     .unwrap();
 }
 
-/// The time of a line of the kernel.
+/// Returns the time of a line of the kernel.
 fn uptime(line: usize) -> String {
     format!("[{:5}.{:06}] ", 12 + line / 1000, (line * 977) % 1_000_000)
 }
@@ -211,14 +211,14 @@ fn log(piece: Piece) -> Vec<u8> {
     log
 }
 
-/// How long this process has run on a processor, where the system counts that.
+/// Returns how long this process has run on a processor, where the system counts that.
 fn processor_time() -> Option<Duration> {
     let counted = fs::read_to_string("/proc/self/schedstat").ok()?;
     let nanoseconds = counted.split_whitespace().next()?.parse().ok()?;
     Some(Duration::from_nanos(nanoseconds))
 }
 
-/// How long reading takes, and what it says.
+/// Returns how long reading takes, and what it says.
 fn read_once(log: &[u8]) -> (Duration, Answer) {
     let (start, clock) = (processor_time(), Instant::now());
     let answer = read(log).unwrap();

@@ -41,7 +41,7 @@ pub(crate) struct Channel {
     pub(crate) open: bool,
 }
 
-/// The channel that a line is about, and the offset at which its transport is named.
+/// Returns the channel that a line is about, and the offset at which its transport is named.
 pub(crate) fn parse(line: &[u8]) -> Option<(Channel, usize)> {
     let at = (line.windows(MARK.len())).rposition(|window| window.eq_ignore_ascii_case(MARK))?;
     let (before, after) = (&line[..at], line[at + MARK.len()..].trim_ascii_start());
@@ -67,7 +67,7 @@ pub(crate) fn parse(line: &[u8]) -> Option<(Channel, usize)> {
     Some((channel, at))
 }
 
-/// The rest of a channel's line that was wrapped before `/GDRDMA`.
+/// Returns the rest of a channel's line that was wrapped before `/GDRDMA`.
 pub(crate) fn continues_with_gpudirect(line: &[u8]) -> bool {
     let line = line.trim_ascii_start();
     let line = line.strip_prefix(b"/").unwrap_or(line);
@@ -101,7 +101,7 @@ fn transport(text: &[u8]) -> Option<(Transport, bool)> {
     Some((Transport::HostMemory, length == device.len()))
 }
 
-/// The ranks of `... : 0[0] -> 8[2] [send]`, or the one of `CollNet 00/0 : 3 [receive]`.
+/// Returns the ranks of `... : 0[0] -> 8[2] [send]`, or the one of `CollNet 00/0 : 3 [receive]`.
 fn ranks(before: &[u8]) -> Option<(u32, u32)> {
     let colon = before.windows(2).rposition(|window| window == b": ")?;
     let text = before[colon + 2..].trim_ascii();

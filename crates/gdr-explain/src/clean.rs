@@ -7,7 +7,7 @@ use memchr::memchr;
 /// The shortest run of letters and digits without a space that counts as encoded data.
 const ENCODED: usize = 64;
 
-/// A line without terminal colours, control characters and encoded data.
+/// Returns a line without terminal colours, control characters and encoded data.
 ///
 /// Most lines need no change and are not copied.
 pub(crate) fn clean<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
@@ -47,7 +47,7 @@ pub(crate) fn unquoted(mut line: &[u8]) -> &[u8] {
     line
 }
 
-/// What follows the escape character's sequence.
+/// Returns what follows the escape character's sequence.
 fn after_escape(after: &[u8]) -> &[u8] {
     match after.split_first() {
         Some((b'[', rest)) => {
@@ -73,8 +73,8 @@ fn has_encoded(line: &[u8]) -> bool {
     false
 }
 
-/// How long the encoded data is that the text begins with: letters of both cases and digits, which
-/// no word and no path has in such length.
+/// Returns how long the encoded data is that the text begins with: letters of both cases and digits, which no word and
+/// no path has in such length.
 fn encoded_at_start(text: &[u8]) -> Option<usize> {
     let run = run_length(text);
     if run < ENCODED {
@@ -87,7 +87,7 @@ fn encoded_at_start(text: &[u8]) -> Option<usize> {
     ((mixed && has(u8::is_ascii_digit)) || hexadecimal).then_some(run)
 }
 
-/// How many bytes of the kind that encoded data consists of the text begins with.
+/// Returns how many bytes of the kind that encoded data consists of the text begins with.
 fn run_length(text: &[u8]) -> usize {
     text.iter().take_while(|byte| is_encoding(**byte)).count()
 }

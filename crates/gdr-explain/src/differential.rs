@@ -31,7 +31,7 @@ const LINES: &[&str] = &[
     "nothing in particular",
 ];
 
-/// A line of a log as bytes, with its end.
+/// Returns a line of a log as bytes, with its end.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let all: Vec<&'static str> = (LINES.iter().copied())
         .cycle()
@@ -69,7 +69,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-/// All that an answer says, to compare it.
+/// Returns all that an answer says, to compare it.
 fn said(answer: Answer) -> String {
     let causes: Vec<_> = (answer.causes.iter())
         .map(|it| (it.cause.id, &it.matches, &it.details, it.lines))

@@ -19,14 +19,14 @@ pub struct Answer {
     pub gpudirect: GpuDirect,
 }
 
-/// The causes that a text speaks of, likeliest first: see [`Explainer`].
+/// Returns the causes that a text speaks of, likeliest first: see [`Explainer`].
 pub fn explain(text: &str) -> Vec<Explanation> {
     let mut explainer = Explainer::new();
     explainer.push(text.as_bytes());
     explainer.finish().causes
 }
 
-/// What a text of any length says, in bounded memory.
+/// Reads a text of any length in bounded memory; returns what it says.
 pub fn read(mut text: impl Read) -> io::Result<Answer> {
     let mut explainer = Explainer::new();
     let mut chunk = vec![0; CHUNK];
@@ -70,7 +70,7 @@ impl Explainer {
         }
     }
 
-    /// One that tries every expression on every line.
+    /// Returns an explainer that tries every expression on every line.
     #[cfg(test)]
     pub(crate) fn unfiltered() -> Self {
         static TABLE: std::sync::OnceLock<Table> = std::sync::OnceLock::new();
@@ -87,7 +87,7 @@ impl Explainer {
         self.lines.push(text, &mut |line| reader.line(line));
     }
 
-    /// What all of it says.
+    /// Returns what all of it says.
     pub fn finish(self) -> Answer {
         let Self { lines, mut reader } = self;
         lines.finish(&mut |line| reader.line(line));

@@ -66,21 +66,21 @@ impl Explanation {
     /// The most lines that are kept of a cause.
     pub const MAX_MATCHES: usize = 5;
 
-    /// The surest line.
+    /// Returns the surest line.
     pub fn strength(&self) -> Strength {
         (self.matches.iter().map(|it| it.strength))
             .max()
             .unwrap_or(Strength::Weak)
     }
 
-    /// The parts by which the cause was inferred, where no pattern spoke of it.
+    /// Returns the parts by which the cause was inferred, where no pattern spoke of it.
     pub fn inferred(&self) -> Option<Parts> {
         let mut parts = self.matches.iter().map(|it| it.parts);
         let first = parts.next()??;
         parts.all(|it| it.is_some()).then_some(first)
     }
 
-    /// No line speaks of it yet.
+    /// Creates an explanation that no line supports yet.
     pub(crate) fn new(cause: &'static Cause) -> Self {
         Self {
             cause,

@@ -7,8 +7,8 @@ use gdr_node::Bdf;
 /// The most hosts, and the most addresses, that are kept.
 const MOST: usize = 64;
 
-/// The hosts that a log names in its lines: before the process in lines of NCCL, UCX and NVSHMEM,
-/// before `kernel:` in lines of syslog and `journalctl`.
+/// Returns the hosts that a log names in its lines: before the process in lines of NCCL, UCX and NVSHMEM, before
+/// `kernel:` in lines of syslog and `journalctl`.
 pub fn hosts(log: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for line in log.lines() {

@@ -21,8 +21,7 @@ pub(crate) enum Need<L> {
     Any(Vec<Need<L>>),
 }
 
-/// The literals that every text has that the expression matches, in lower case; `None` where there
-/// are no such.
+/// Returns the literals that every text has that the expression matches, in lower case; `None` where there are no such.
 ///
 /// The expression is taken as one that ignores case.
 pub(crate) fn required(expression: &str) -> Option<Need<String>> {
@@ -36,7 +35,7 @@ pub(crate) fn required(expression: &str) -> Option<Need<String>> {
 }
 
 impl<L> Need<L> {
-    /// The same formula over other names of the literals.
+    /// Returns the same formula over other names of the literals.
     pub(crate) fn map<M>(self, name: &mut impl FnMut(L) -> M) -> Need<M> {
         match self {
             Self::Literal(literal) => Need::Literal(name(literal)),

@@ -102,7 +102,7 @@ impl Hits {
         }
     }
 
-    /// Where the candidates for such a text are kept.
+    /// Returns where the candidates for such a text are kept.
     fn slot(&self) -> usize {
         // The upper bits depend on all of the lower ones. The remainder fits.
         (self.hash >> 32) as usize % REMEMBERED
@@ -115,7 +115,7 @@ impl Hits {
     }
 }
 
-/// The bits of a word that are set.
+/// Returns the bits of a word that are set.
 fn bits(mut rest: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
@@ -124,7 +124,7 @@ fn bits(mut rest: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A number for a literal in whose upper half every bit depends on it.
+/// Returns a number for a literal in whose upper half every bit depends on it.
 fn mix(literal: usize) -> u64 {
     // The multipliers of Fibonacci hashing and of splitmix64.
     let mixed = (literal as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -271,8 +271,8 @@ static FOLDED: [u8; 256] = {
     folded
 };
 
-/// The class of a byte: a letter of either case, two digits, or any mark. What the search then finds
-/// too much, the expressions sort out.
+/// Returns the class of a byte: a letter of either case, two digits, or any mark. What the search then finds too much,
+/// the expressions sort out.
 const fn fold(byte: u8) -> u8 {
     match byte.to_ascii_lowercase() {
         // The rarest letters share classes.
@@ -295,7 +295,7 @@ fn found_at(literals: &DFA, state: StateID, hits: &mut Hits) {
 }
 
 impl Candidates {
-    /// The expressions that may match a text with these literals.
+    /// Returns the expressions that may match a text with these literals.
     pub(crate) fn of(&mut self, matcher: &Matcher, hits: &Hits) -> &[usize] {
         self.0.resize_with(REMEMBERED, || None);
         let slot = &mut self.0[hits.slot()];

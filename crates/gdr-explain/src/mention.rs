@@ -491,7 +491,7 @@ fn is_search(before: &str) -> bool {
         })
 }
 
-/// What has been said of the sentence that a text ends in.
+/// Returns what has been said of the sentence that a text ends in.
 fn sentence(before: &str) -> &str {
     before
         .rsplit_once(". ")
@@ -629,7 +629,7 @@ fn last_word(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// What each line does with the words between `<` and `>`.
+    /// Returns what each line does with the words between `<` and `>`.
     fn of(line: &str) -> Speech {
         let (start, rest) = (line.find('<').unwrap(), line.replace('<', ""));
         let end = rest.find('>').unwrap();

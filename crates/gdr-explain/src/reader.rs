@@ -188,7 +188,7 @@ impl Reader {
         }
     }
 
-    /// What a record of the kernel says that goes on in this line; returns whether one does.
+    /// Reads what a record of the kernel says if this line continues one; returns whether it does.
     fn look_at_record(&mut self, number: usize, printed: &[u8]) -> bool {
         match self.record.push(number, printed) {
             Continuation::None => false,
@@ -410,8 +410,8 @@ impl Reader {
         }
     }
 
-    /// What a line does with the words at `range`. In a storm of messages that are reported and kept
-    /// already, only their number matters.
+    /// Returns what a line does with the words at `range`. In a storm of messages that are reported and kept already,
+    /// only their number matters.
     fn speech(
         &self,
         cause: usize,
@@ -426,7 +426,7 @@ impl Reader {
         }
     }
 
-    /// What all of it says.
+    /// Returns what all of it says.
     pub(crate) fn finish(mut self) -> Answer {
         if let Some((channel, number, line, at)) = self.open_channel.take() {
             self.use_channel(channel, number, &line, at);

@@ -26,7 +26,7 @@ pub(crate) enum Continuation {
 }
 
 impl Record {
-    /// The number of its first line.
+    /// Returns the number of its first line.
     pub(crate) fn number(&self) -> usize {
         self.number
     }

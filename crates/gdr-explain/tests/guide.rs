@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gdr_explain::causes;
 
-/// The page of questions and answers: each cause that `gdr explain` knows.
+/// Returns the page of questions and answers: each cause that `gdr explain` knows.
 fn questions() -> String {
     let answers = causes().map(|cause| {
         // Markdown takes what is in brackets for HTML.

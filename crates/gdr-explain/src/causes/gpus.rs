@@ -233,7 +233,7 @@ pub(super) const CAUSES: &[Cause] = &[
     },
 ];
 
-/// What the Xid of a line stands for.
+/// Returns what the Xid of a line stands for.
 fn xid_of(line: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(line).to_lowercase();
     let number = match text.split_once("caused by previous xid ") {

@@ -111,7 +111,7 @@ mod transport;
 
 use crate::{Cause, Fact, Pattern, Remedy, Strength, When};
 
-/// Every cause.
+/// Returns every cause.
 pub fn all() -> impl Iterator<Item = &'static Cause> {
     [
         modules::CAUSES,
@@ -128,7 +128,7 @@ pub fn all() -> impl Iterator<Item = &'static Cause> {
     .flatten()
 }
 
-/// A text that has no other cause.
+/// Returns a pattern of texts that have no other cause.
 const fn sure(text: &'static str) -> Pattern {
     Pattern {
         text,
@@ -138,7 +138,7 @@ const fn sure(text: &'static str) -> Pattern {
     }
 }
 
-/// A text that mostly has this cause.
+/// Returns a pattern of texts that mostly have this cause.
 const fn likely(text: &'static str) -> Pattern {
     Pattern {
         text,
@@ -148,7 +148,7 @@ const fn likely(text: &'static str) -> Pattern {
     }
 }
 
-/// A text that fits other causes as well.
+/// Returns a pattern of texts that fit other causes as well.
 const fn weak(text: &'static str) -> Pattern {
     Pattern {
         text,
@@ -158,7 +158,7 @@ const fn weak(text: &'static str) -> Pattern {
     }
 }
 
-/// A text that has this cause where something stands before it.
+/// Returns a pattern of texts that have this cause if `after` stands before them.
 const fn follows(after: &'static str, text: &'static str, strength: Strength) -> Pattern {
     Pattern {
         text,
@@ -168,7 +168,7 @@ const fn follows(after: &'static str, text: &'static str, strength: Strength) ->
     }
 }
 
-/// A way out by a command or a setting.
+/// Returns a remedy by a command or a setting.
 const fn run(what: &'static str, command: &'static str) -> Remedy {
     Remedy {
         what,
@@ -177,7 +177,7 @@ const fn run(what: &'static str, command: &'static str) -> Remedy {
     }
 }
 
-/// A way out by hand.
+/// Returns a remedy by hand.
 const fn hand(what: &'static str) -> Remedy {
     Remedy {
         what,

@@ -652,7 +652,7 @@ pub(super) const CAUSES: &[Cause] = &[
     },
 ];
 
-/// The module of a function in a crash report.
+/// Returns the module of a function in a crash report.
 fn module(line: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(line);
     let (function, rest) = text.rsplit_once('[')?;

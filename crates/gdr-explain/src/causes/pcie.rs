@@ -186,7 +186,7 @@ pub(super) const CAUSES: &[Cause] = &[
     },
 ];
 
-/// What is available, of the kernel's line.
+/// Returns what is available, of the kernel's line.
 fn bandwidth(line: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(line);
     let end = text.find(" available PCIe bandwidth")?;

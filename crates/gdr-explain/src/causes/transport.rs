@@ -697,7 +697,7 @@ pub(super) const CAUSES: &[Cause] = &[
     },
 ];
 
-/// What a line says is missing in a topology file.
+/// Returns what a line says is missing in a topology file.
 fn attribute(line: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(line);
     let start = text.to_ascii_lowercase().find("attribute ")?;

@@ -291,7 +291,7 @@ pub(super) fn infer(place: usize, line: &[u8]) -> Option<Inference> {
     })
 }
 
-/// The causes that parts lead to, and how sure the first of them is.
+/// Returns the causes that parts lead to, and how sure the first of them is.
 fn causes_of(parts: Parts) -> Option<(&'static [&'static str], Strength)> {
     let of_operation = || (CAUSES.iter()).filter(|(it, ..)| *it == parts.operation);
     let of_status = parts
@@ -305,7 +305,7 @@ fn causes_of(parts: Parts) -> Option<(&'static [&'static str], Strength)> {
     }
 }
 
-/// The place of a cause among those that parts lead to.
+/// Returns the place of a cause among those that parts lead to.
 pub(super) fn rank(parts: Parts, cause: &str) -> usize {
     let place = causes_of(parts).and_then(|(causes, _)| causes.iter().position(|it| *it == cause));
     place.unwrap_or(usize::MAX)
@@ -349,7 +349,7 @@ impl Expressions {
         })
     }
 
-    /// The status that a line has in words, else in a number.
+    /// Returns the status that a line has in words, else in a number.
     fn status(&self, line: &[u8]) -> Option<Status> {
         let first = |set: &RegexSet| set.matches(line).iter().next();
         let place = first(&self.words).or_else(|| first(&self.numbers))?;

@@ -15,7 +15,7 @@ const FILES: [&str; 9] = [
     include_str!("transport.txt"),
 ];
 
-/// Every cause with one of its texts.
+/// Returns every cause with one of its texts.
 pub(crate) fn texts() -> impl Iterator<Item = (&'static str, &'static str)> {
     let causes = FILES
         .into_iter()
