@@ -81,7 +81,7 @@ fn first_gpu() -> Outcome<Gpu> {
     Ok(Gpu::open(open_driver()?, Ordinal(0))?)
 }
 
-/// An owner of objects of `bytes`.
+/// Runs an owner of objects of `bytes`.
 fn own(bytes: u64) -> Outcome {
     let gpu = first_gpu()?;
     let is_simulated = gpu.driver().kind() == DriverKind::Simulated;
@@ -230,7 +230,7 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// A reader that is woken, and whose device polls for so long before it sleeps.
+/// Runs a reader that is woken, and whose device polls for so long before it sleeps.
 fn wait(owner: SocketAddr, polled: Duration) -> Outcome {
     let options = SoftOptions::new(owner.ip()).port(0).busy_poll(polled);
     let options = LinkOptions::new(Security::Loopback).device(&Device::soft_with(options)?);
@@ -260,7 +260,7 @@ fn wait(owner: SocketAddr, polled: Duration) -> Outcome {
     Ok(())
 }
 
-/// A reader of a large object, which puts it, too.
+/// Runs a reader of a large object, which also puts it.
 fn transfer(owner: SocketAddr, name: &str) -> Outcome {
     let gpu = first_gpu()?;
     let link = Link::connect(owner, LinkOptions::new(Security::Loopback), deadline())?;

@@ -81,7 +81,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// How many peers own objects; one more is this process.
+    /// Returns how many peers own objects; one more is this process.
     fn owners(&self) -> usize {
         (self.peers / 10).max(1)
     }
@@ -122,8 +122,8 @@ fn main() -> ExitCode {
 
 // ---- owners
 
-/// The content of an object at an epoch: this word again and again. It belongs to one object, one run of
-/// an owner and one epoch.
+/// Returns the content of an object at an epoch: this word again and again. It belongs to one object, one run of an
+/// owner and one epoch.
 fn word(generation: u64, object: &str, epoch: u64) -> u64 {
     let mut random = Random(generation);
     let name = object.bytes().fold(random.next(), |sum, byte| {
@@ -216,7 +216,7 @@ fn own_as_process(folder: &str, index: &str, objects: &str, seed: &str) -> Outco
     Ok(())
 }
 
-/// A flag that is set when the process that started this one has ended.
+/// Returns a flag that is set when the process that started this one has ended.
 fn stop_at_end_of_input() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&stop);
@@ -693,7 +693,7 @@ fn run(plan: Plan) -> Outcome {
     Ok(())
 }
 
-/// What this process holds after the first tenth of the kills, and after all.
+/// Returns what this process holds after the first tenth of the kills, and after all.
 fn kill_in_two_parts(
     peers: &mut Peers,
     links: &AtomicU64,

@@ -92,12 +92,12 @@ impl Binding {
         })
     }
 
-    /// What the owner said of the object last.
+    /// Returns what the owner said of the object last.
     pub(crate) fn opened(&self) -> Arc<Opened> {
         Arc::clone(&lock(&self.bound).opened)
     }
 
-    /// The run of the owner in which it was opened.
+    /// Returns the run of the owner in which it was opened.
     pub(crate) fn generation(&self) -> Generation {
         lock(&self.bound).generation
     }
@@ -146,7 +146,7 @@ impl Binding {
         }
     }
 
-    /// What the owner says of the object, asked for again if that may have changed.
+    /// Returns what the owner says of the object, asked for again if that may have changed.
     pub(crate) fn refresh(
         &self,
         state: &mut LinkState,
@@ -178,7 +178,7 @@ impl Binding {
         Ok(opened)
     }
 
-    /// The error for an answer that is not the one that was asked for.
+    /// Returns the error for an unexpected answer.
     pub(crate) fn refused(&self, answer: Response, asked: Rights) -> Attempt {
         refusal(&self.link, &self.name, answer, asked).into()
     }
@@ -225,7 +225,7 @@ fn check(link: &LinkShared, name: &ObjectName, opened: &Opened) -> Result<()> {
     }
 }
 
-/// The error of a refusal, or of an answer to something else.
+/// Returns the error for a refusal, or for an unexpected answer.
 fn refusal(link: &LinkShared, name: &ObjectName, answer: Response, asked: Rights) -> Error {
     let Response::Refused(refused) = answer else {
         return link.unexpected_answer(&answer);
@@ -263,7 +263,7 @@ mod tests {
         RemoteMemory { rkey, addr, len }.into()
     }
 
-    /// A ring of three slots of 100 bytes.
+    /// Returns a ring of three slots of 100 bytes.
     fn sound(name: &ObjectName) -> Opened {
         let mode = Mode::Ring {
             slots: 3,

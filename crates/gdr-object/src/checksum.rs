@@ -30,8 +30,8 @@ struct Kernel {
 }
 
 impl Summer {
-    /// The checksum of `len` bytes at `offset`. Only a kernel takes notice of the deadline: it may wait
-    /// for other work of its GPU.
+    /// Computes the checksum of `len` bytes at `offset`. Only a kernel observes the deadline: it may wait for other
+    /// work of its GPU.
     pub(crate) fn sum(
         &self,
         buffer: &Buffer,

@@ -38,7 +38,7 @@ impl Connection {
         Self::with_queue(domain, queue)
     }
 
-    /// A connection whose completion queue others may share.
+    /// Creates a connection whose completion queue others may share.
     pub(crate) fn with_queue(domain: &ProtectionDomain, queue: CompletionQueue) -> Result<Self> {
         let pair = domain.queue_pair(&QueuePairOptions::new(&queue))?;
         Ok(Self { pair, queue })
@@ -81,7 +81,7 @@ impl Connection {
     }
 }
 
-/// The path MTU that two sides use: the smaller of their codes, which must both be known.
+/// Returns the path MTU that two sides use: the smaller of their codes, which must both be known.
 pub(crate) fn common_mtu(device: &Device, session: &Session, theirs: u8) -> Result<Mtu> {
     let ours = path_mtu(device, session)?;
     let what = HandshakeError::Malformed("an unknown path MTU");
@@ -93,7 +93,7 @@ pub(crate) fn common_mtu(device: &Device, session: &Session, theirs: u8) -> Resu
     })
 }
 
-/// The largest path MTU of the route to the peer.
+/// Returns the largest path MTU of the route to the peer.
 pub(crate) fn path_mtu(device: &Device, session: &Session) -> Result<Mtu> {
     Ok(device.path_mtu(session.peer()?.ip().to_canonical())?)
 }

@@ -62,7 +62,7 @@ impl Place {
         })
     }
 
-    /// Where it is, for peers.
+    /// Returns where it is, for peers.
     pub fn location(&self) -> Location {
         match &self.0 {
             Kind::Host => Location::Host,
@@ -138,12 +138,12 @@ impl Content {
         })
     }
 
-    /// The offset of a slot.
+    /// Returns the offset of a slot.
     pub(crate) fn offset(&self, slot: Slot) -> u64 {
         self.stride * u64::from(slot.0)
     }
 
-    /// The memory of all slots.
+    /// Returns the memory of all slots.
     pub(crate) fn data(&self) -> &Buffer {
         self.data_region.buffer()
     }

@@ -30,7 +30,7 @@ impl Epoch {
         }
     }
 
-    /// Its number.
+    /// Returns its number.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -67,12 +67,12 @@ impl From<Epoch> for u64 {
 pub struct Generation(pub(crate) u64);
 
 impl Generation {
-    /// A random generation.
+    /// Draws a random generation.
     pub(crate) fn random() -> Result<Self, getrandom::Error> {
         getrandom::u64().map(|number| Self(number | 1))
     }
 
-    /// Its number, which is not 0.
+    /// Returns its number, which is not 0.
     pub const fn get(self) -> u64 {
         self.0
     }

@@ -36,7 +36,7 @@ pub enum Error {
     /// The owner has no object with this name, or none that this peer may know about.
     #[error("the owner at {owner} has no object {name} that this peer may read; check the name")]
     NoSuchObject { name: ObjectName, owner: SocketAddr },
-    /// The size of the memory differs from that of the object.
+    /// The memory and the object differ in size.
     #[error(
         "{name} has {object} bytes, but the memory has {memory}; pass memory of the object's size"
     )]

@@ -39,7 +39,7 @@ const STATE_BITS: u32 = 2;
 pub(crate) struct Slot(pub(crate) u16);
 
 impl Slot {
-    /// The offset of its line in the header.
+    /// Returns the offset of its line in the header.
     pub(crate) const fn line(self) -> u64 {
         LINE * (self.0 as u64 + 1)
     }

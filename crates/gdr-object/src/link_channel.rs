@@ -81,7 +81,7 @@ impl Step {
         }
     }
 
-    /// The number of object bytes that the step moves; headers and words do not count.
+    /// Returns the number of object bytes that the step moves; headers and words do not count.
     fn bytes(&self) -> u64 {
         match self {
             Self::Read {
@@ -125,10 +125,9 @@ pub(crate) enum QueuePairs {
 }
 
 impl QueuePairs {
-    /// The queue pairs that move `bytes` between memory here and an object that its owner reaches
-    /// as `there` says: all of them for a long transfer, unless an end is staged. Staged bytes are
-    /// gathered in the order of one queue pair; from several, they are copied in short pieces,
-    /// which takes four times as long on an H100.
+    /// Returns the queue pairs that move `bytes` between memory here and an object that its owner reaches as `there`
+    /// says: all of them for a long transfer, unless an end is staged. Staged bytes are gathered in the order of one
+    /// queue pair; from several, they are copied in short pieces, which takes four times as long on an H100.
     pub(crate) fn of(bytes: u64, here: BufferKind, there: &AccessPath) -> Self {
         let is_staged = here == BufferKind::Staged || there.is_staged();
         match bytes >= Stripe::LONG_TRANSFER && !is_staged {
@@ -153,7 +152,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// The same failure, if this many bytes were moved earlier.
+    /// Returns the same failure, if this many bytes were moved earlier.
     pub(crate) fn after(self, earlier: u64) -> Self {
         match self {
             Self::Deadline { done } => Self::Deadline {
@@ -219,12 +218,12 @@ impl LinkChannel {
         Ok(())
     }
 
-    /// The place for the header line with this index.
+    /// Returns the place for the header line with this index.
     pub(crate) fn line(&self, index: usize) -> Result<Segment> {
         Ok(self.lines.segment(LINE * index as u64, LINE)?)
     }
 
-    /// The header line that was read into this index.
+    /// Returns the header line that was read into this index.
     pub(crate) fn line_bytes(&self, index: usize) -> Result<[u8; LINE as usize]> {
         let mut bytes = [0; LINE as usize];
         let at = LINE * index as u64;
@@ -232,12 +231,12 @@ impl LinkChannel {
         Ok(bytes)
     }
 
-    /// The address of a word of an object's cell at the owner.
+    /// Returns the address of a word of an object's cell at the owner.
     pub(crate) fn cell(&self, cell: u16, word: u64) -> Remote {
         self.cells.at(CELL * u64::from(cell) + word)
     }
 
-    /// The epoch of the last wake-up for the object in `cell`; 0 if there was none.
+    /// Returns the epoch of the last wake-up for the object in `cell`; 0 if there was none.
     pub(crate) fn woken(&self, cell: u16) -> Result<u64> {
         let word = self.mailbox.buffer().load_u64(CELL * u64::from(cell))?;
         Ok(u64::from_le(word))

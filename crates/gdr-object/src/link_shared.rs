@@ -40,7 +40,7 @@ impl LocalMemory {
         self.region.len()
     }
 
-    /// The queue pairs for `bytes` between this memory and an object.
+    /// Returns the queue pairs for `bytes` between this memory and an object.
     pub(crate) fn pairs(&self, bytes: u64, opened: &Opened) -> QueuePairs {
         QueuePairs::of(bytes, self.buffer().kind(), &opened.info.path)
     }
@@ -49,7 +49,7 @@ impl LocalMemory {
         &self.region
     }
 
-    /// The checksum of `len` bytes at `at`.
+    /// Returns the checksum of `len` bytes at `at`.
     pub(crate) fn checksum(&self, at: u64, len: u64, deadline: Deadline) -> Result<u64> {
         self.summer.sum(self.buffer(), at, len, deadline)
     }
@@ -91,7 +91,7 @@ pub(crate) struct Control {
 }
 
 impl LinkShared {
-    /// A link that is not connected yet.
+    /// Creates a link that is not connected yet.
     pub(crate) fn new(owner: SocketAddr, security: Security, device: Device) -> Self {
         Self {
             owner,
@@ -110,7 +110,7 @@ impl LinkShared {
         }
     }
 
-    /// The device that carries the transfers.
+    /// Returns the device that carries the transfers.
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
@@ -162,7 +162,7 @@ impl LinkShared {
         self.interrupts.load(Ordering::SeqCst) != before
     }
 
-    /// Why the connection ended.
+    /// Returns why the connection ended.
     pub(crate) fn disconnected(&self) -> GoneReason {
         match self.is_interrupted() {
             true => GoneReason::Interrupted,
@@ -170,7 +170,7 @@ impl LinkShared {
         }
     }
 
-    /// The error for a peer that breaks the protocol.
+    /// Returns the error for a peer that breaks the protocol.
     pub(crate) fn unexpected(&self, what: &str) -> Error {
         Error::Protocol {
             peer: self.owner,
@@ -312,7 +312,7 @@ impl Control {
 }
 
 impl LinkState {
-    /// The authenticated connection, which is made if necessary.
+    /// Returns the authenticated connection. Connects if necessary.
     pub(crate) fn control(
         &mut self,
         link: &LinkShared,
@@ -379,8 +379,7 @@ impl LinkState {
         asked
     }
 
-    /// The queue pair to a domain of the owner, connected if necessary, and the watch of the
-    /// connection.
+    /// Returns the queue pair to a domain of the owner, connected if necessary, and the watch of the connection.
     pub(crate) fn channel(
         &mut self,
         link: &LinkShared,

@@ -27,8 +27,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// The source of a peer at this address. `user` is asked for the peer's user number if it is on
-    /// this host.
+    /// Returns the source of a peer at this address. `user` is asked for the peer's user number if it is on this host.
     pub(crate) fn of(peer: IpAddr, user: impl FnOnce() -> Option<u32>) -> Self {
         match peer.to_canonical() {
             ip if ip.is_loopback() => Self::User(user()),
@@ -148,7 +147,7 @@ impl LinkTable {
         }
     }
 
-    /// The number of links, after forgetting those whose threads have ended.
+    /// Returns the number of links, after forgetting those whose threads have ended.
     pub(crate) fn count(&mut self) -> usize {
         self.links.retain(|(_, thread)| !thread.is_finished());
         self.links.len()
@@ -207,9 +206,8 @@ impl LinkTable {
     }
 }
 
-/// The link that makes room for one from `source`; `None` if there is room. Of the links without an
-/// open object that come from the source with the most links, it is the one that has been idle the
-/// longest.
+/// Returns the link that makes room for one from `source`; `None` if there is room. Of the links without an open object
+/// that come from the source with the most links, it is the one that has been idle the longest.
 fn choose(links: &[Activity], source: Source, most: Most) -> Result<Option<usize>, Crowded> {
     let of = |wanted: Source| {
         let here = links.iter().filter(|it| !it.has_ended);

@@ -49,7 +49,7 @@ impl ObjectName {
     }
 }
 
-/// Why a text is not a name.
+/// Returns why a text is not a valid name.
 fn fault(name: &str) -> Option<&'static str> {
     let others = b"-_.:/";
     let first = name.bytes().next();

@@ -34,7 +34,7 @@ pub struct ObjectOptions {
 }
 
 impl ObjectOptions {
-    /// The defaults are latest mode, no checksums, and read access for every peer.
+    /// Returns the defaults: latest mode, no checksums, and read access for every peer.
     pub fn new(element: Element, shape: Shape) -> Self {
         Self {
             element,
@@ -146,8 +146,8 @@ impl Object {
         self.write_with(deadline, |slot| slot.write_at(0, bytes))
     }
 
-    /// Sets the epoch of the next publication, skipping those before it, for an object that mirrors another
-    /// one, like that of a [`Relay`](crate::Relay).
+    /// Sets the epoch of the next publication and skips earlier ones. For an object that mirrors another, as a
+    /// [`Relay`](crate::Relay) does.
     ///
     /// # Errors
     /// [`Error::EarlierEpoch`] if it is not later than the last one; [`Error::WrongMode`] if the object is not
@@ -313,7 +313,7 @@ impl Object {
         Ok(publishing.queue_call(move || publisher.send(copied))?)
     }
 
-    /// The stream that has the copies on `stream` published.
+    /// Returns the stream that has the copies on `stream` published.
     fn publishing(&self, stream: &Stream) -> Result<Arc<Stream>> {
         let mut publishing = lock(&self.publishing);
         if let Some(made) = &*publishing {
@@ -404,7 +404,7 @@ pub struct SlotWriter<'a> {
 }
 
 impl SlotWriter<'_> {
-    /// The size of the slot in bytes.
+    /// Returns the size of the slot in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no object is empty")]
     pub fn len(&self) -> u64 {
         self.content.bytes
@@ -434,7 +434,7 @@ pub struct DeviceSlot<'a> {
 }
 
 impl DeviceSlot<'_> {
-    /// The size of the slot in bytes.
+    /// Returns the size of the slot in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no object is empty")]
     pub fn len(&self) -> u64 {
         self.len
@@ -446,7 +446,7 @@ impl DeviceSlot<'_> {
         DevicePtr::new(self.memory.ptr().get() + self.offset)
     }
 
-    /// The GPU.
+    /// Returns the GPU.
     pub fn gpu(&self) -> &Gpu {
         self.memory.gpu()
     }
@@ -512,7 +512,7 @@ mod tests {
         assert_eq!(*of, epoch);
     }
 
-    /// An object of eight bytes that was published once, as opened by a link.
+    /// Returns an object of eight bytes that was published once, as opened by a link.
     fn opened(server: &ObjectServer) -> (Object, Link, crate::RemoteObject) {
         let limit = Deadline::after(Duration::from_secs(60));
         let options = ObjectOptions::new(Element::U8, Shape::row(8).unwrap());

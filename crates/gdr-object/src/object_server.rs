@@ -180,8 +180,8 @@ pub(crate) struct Counts {
 
 impl ObjectServer {
     /// Listens on a TCP address, and starts serving now or, if the options say so, with [`ObjectServer::open`]. Port 0
-    /// picks a free port. Without [`ServerOptions::device`] the address must be that of a single interface, because
-    /// the device is opened there, on a free UDP port.
+    /// picks a free port. Without [`ServerOptions::device`] the address must belong to a single interface,
+    /// because the device is opened there, on a free UDP port.
     ///
     /// # Errors
     /// [`Error::Rdma`] if the address or the port cannot be used, if a key is required there, or if the device does not
@@ -499,7 +499,7 @@ impl Acceptor {
     }
 }
 
-/// The next link, if one connects before the deadline.
+/// Waits for the next link; returns `None` if none connects before the deadline.
 fn accept(listener: &Listener, security: &Security, deadline: Deadline) -> Result<Option<Session>> {
     match listener.accept(security.with_service(SERVICE), deadline) {
         Ok(session) => Ok(Some(session)),

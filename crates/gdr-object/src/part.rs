@@ -32,7 +32,7 @@ enum Extents<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// All of an object of `bytes`, to the beginning of `to`.
+    /// Returns the part that is all of an object of `bytes`, placed at the beginning of `to`.
     pub(crate) const fn all(bytes: u64, to: &'a LocalMemory) -> Self {
         let extent = Extent {
             from: 0,
@@ -46,7 +46,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Some of an object of `bytes`.
+    /// Returns a part of an object of `bytes`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] if an extent is not within both.
@@ -68,7 +68,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Where the bytes of an object of `bytes` begin, if it is all of them and in their order.
+    /// Returns where the bytes of an object of `bytes` begin, if it is all of them and in their order.
     pub(crate) fn whole(&self, bytes: u64) -> Option<u64> {
         match self.extents() {
             [extent] if extent.len == bytes => Some(extent.to),

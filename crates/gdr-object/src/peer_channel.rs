@@ -59,7 +59,7 @@ impl PeerChannel {
         })
     }
 
-    /// The address of the link.
+    /// Returns the address of the link.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
     }
@@ -110,7 +110,7 @@ impl PeerChannel {
         Ok(())
     }
 
-    /// The last epoch that the link has read as a follower.
+    /// Returns the last epoch that the link has read as a follower.
     pub(crate) fn last_read(&self, cell: u16) -> Result<u64> {
         let at = CELL * u64::from(cell) + READ;
         Ok(u64::from_le(self.mailbox.buffer().load_u64(at)?))
@@ -197,7 +197,7 @@ impl Watcher {
         }
     }
 
-    /// The last epoch that the link has read; `None` if it does not follow.
+    /// Returns the last epoch that the link has read; `None` if it does not follow.
     pub(crate) fn last_read(&self) -> Option<u64> {
         let follows = self.follows.load(Ordering::Acquire);
         // A mailbox whose process was forked does not count as a follower's.

@@ -25,7 +25,7 @@ const LEASES: u32 = 16;
 pub(crate) struct LeaseHistory(AtomicU32);
 
 impl LeaseHistory {
-    /// How many times the next get reads without a lease at first.
+    /// Returns how many times the next get reads without a lease at first.
     fn tries(&self) -> u32 {
         match self.0.load(Ordering::Relaxed) {
             0 => MOST_OVERTAKEN,

@@ -352,7 +352,7 @@ impl Service {
         self.record.has_open(self.open.len());
     }
 
-    /// An object that the link has open and that is not closed.
+    /// Returns an object that the link has open and that is not closed.
     fn opened(&self, id: ObjectId) -> Result<&Reader, Refused> {
         let reader = self.open.get(&id).ok_or(Refused::NoSuchObject)?;
         match reader.object.is_closed() {

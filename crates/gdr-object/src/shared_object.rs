@@ -108,7 +108,7 @@ impl SharedObject {
         &self.identity.name
     }
 
-    /// The domain for objects with these grants.
+    /// Returns the domain for objects with these grants.
     pub(crate) fn domain_of(grants: &[(Grantee, Rights)]) -> Domain {
         match grants
             .iter()
@@ -119,7 +119,7 @@ impl SharedObject {
         }
     }
 
-    /// The rights of a peer at this address: its address's grant, or else everyone's.
+    /// Returns the rights of a peer at this address: its address's grant, or else everyone's.
     pub(crate) fn rights(&self, peer: IpAddr) -> Rights {
         let granted = |wanted: Grantee| {
             let mut grants = self.identity.grants.iter().rev();
@@ -132,7 +132,7 @@ impl SharedObject {
             .unwrap_or(Rights::Nothing)
     }
 
-    /// What a peer with these rights sees. `None` once the object is closed.
+    /// Returns what a peer with these rights sees. `None` once the object is closed.
     pub(crate) fn describe(&self, rights: Rights) -> Option<(ObjectInfo, u64, Arc<Content>)> {
         let state = lock(&self.state);
         let content = state.content.as_ref()?;
@@ -159,7 +159,7 @@ impl SharedObject {
         Some((info, state.revision, Arc::clone(content)))
     }
 
-    /// The object's size in bytes; `None` once it is closed.
+    /// Returns the object's size in bytes; `None` once it is closed.
     pub(crate) fn bytes(&self) -> Option<u64> {
         lock(&self.state)
             .content
@@ -250,7 +250,7 @@ impl SharedObject {
         }
     }
 
-    /// The follower that has read the fewest epochs.
+    /// Returns the follower that has read the fewest epochs.
     fn slowest_follower(&self) -> Option<(u64, SocketAddr)> {
         let blocks = matches!(
             self.identity.mode,
@@ -269,7 +269,7 @@ impl SharedObject {
         read.min_by_key(|(read, _)| *read)
     }
 
-    /// The checksum of a slot whose bytes are all visible; 0 if the object has none.
+    /// Returns the checksum of a slot whose bytes are all visible; 0 if the object has none.
     pub(crate) fn checksum(&self, writing: &Writing) -> Result<u64> {
         /// How long a kernel may wait for other work of its GPU.
         const LIMIT: Duration = Duration::from_secs(60);
@@ -351,7 +351,7 @@ impl SharedObject {
         write(&self.watchers).retain(|it| !Arc::ptr_eq(it, watcher));
     }
 
-    /// How many peers have the object open.
+    /// Returns how many peers have the object open.
     pub(crate) fn readers(&self) -> usize {
         read(&self.watchers).len()
     }
@@ -390,7 +390,7 @@ impl SharedObject {
         Ok(())
     }
 
-    /// The number of the current layout, if the object is neither closed nor being written.
+    /// Returns the number of the current layout, if the object is neither closed nor being written.
     fn idle_revision(&self, state: &State) -> Result<u64> {
         if state.content.is_none() {
             return Err(Error::gone(self.name(), GoneReason::Closed));

@@ -120,7 +120,7 @@ impl Reader {
         }
     }
 
-    /// The last epoch that it has read.
+    /// Returns the last epoch that it has read.
     pub(crate) const fn last(&self) -> u64 {
         self.last
     }

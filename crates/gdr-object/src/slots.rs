@@ -94,7 +94,7 @@ enum Progress {
 }
 
 impl Slots {
-    /// The slots of an object whose epochs begin after `last`.
+    /// Creates the slots of an object whose epochs begin after `last`.
     pub(crate) fn new(mode: Mode, last: Option<Epoch>) -> Self {
         Self {
             mode,
@@ -110,7 +110,7 @@ impl Slots {
         self.newest
     }
 
-    /// The epoch of the last claim.
+    /// Returns the epoch of the last claim.
     pub(crate) fn last(&self) -> Option<Epoch> {
         self.last
     }
@@ -125,7 +125,7 @@ impl Slots {
         is_later
     }
 
-    /// The writer that has claimed a slot and not finished yet.
+    /// Returns the writer that has claimed a slot and not finished yet.
     pub(crate) fn writer(&self) -> Option<Writer> {
         self.claims.front().map(|(_, writer, _)| *writer)
     }
@@ -175,8 +175,8 @@ impl Slots {
         Ok(claim)
     }
 
-    /// The slot of an object in latest mode that is neither the newest, nor held, nor being
-    /// written, and has the oldest epoch.
+    /// Returns the slot of an object in latest mode that is neither the newest, nor held, nor being written, and has
+    /// the oldest epoch.
     fn free(&mut self, now: Instant) -> Option<Slot> {
         self.end_leases(|lease| lease.until <= now);
         let taken = |slot: Slot| {
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(slots.newest(), Some(again));
     }
 
-    /// A writer with its own stream.
+    /// Returns a writer with its own stream.
     fn stream() -> Writer {
         let driver = gdr_cuda::SimDriver::new(1);
         let gpu = gdr_cuda::Gpu::open(driver, gdr_cuda::Ordinal(0)).unwrap();

@@ -188,7 +188,7 @@ impl TensorIndex {
         Ok(Self::parse(&bytes, content))
     }
 
-    /// The length of the header, with the eight bytes before it.
+    /// Returns the length of the header, with the eight bytes before it.
     fn header_len(prefix: [u8; LENGTH], content: u64) -> Result<u64, InvalidTensors> {
         let header = u64::from_le_bytes(prefix);
         let len = header.checked_add(LENGTH as u64);

@@ -57,7 +57,7 @@ impl TensorSums {
     }
 }
 
-/// The header and each tensor: name, offset and bytes.
+/// Returns the header and each tensor: name, offset and bytes.
 fn parts(index: &TensorIndex) -> impl Iterator<Item = (&str, u64, u64)> {
     let header = ("the header", 0, index.header().len() as u64);
     let tensors = index.tensors().iter();

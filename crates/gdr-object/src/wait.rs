@@ -81,8 +81,8 @@ impl Answers {
     }
 }
 
-/// How long to rely on being woken if so much time remains. No look begins so late that it would
-/// fail for want of time.
+/// Returns how long to rely on being woken if so much time remains. No look begins so late that it would fail for want
+/// of time.
 fn pause(remaining: Duration) -> Duration {
     match remaining < 2 * LOOK_AGAIN {
         true => remaining,

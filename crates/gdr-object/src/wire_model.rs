@@ -261,7 +261,7 @@ impl Reader {
     }
 }
 
-/// A connected queue pair.
+/// Returns a connected queue pair.
 fn connected(own: Qpn, peer: Qpn) -> QueuePair {
     let capabilities = Capabilities {
         max_send_wr: 16,

@@ -44,7 +44,7 @@ impl RawLink {
         link
     }
 
-    /// A link that has the object open, and its number.
+    /// Returns a link that has the object open, and its number.
     fn opened(server: &ObjectServer, object: &str) -> (Self, Value) {
         let mut link = Self::new(server);
         let opened = link.ask(&json!({"open": {"name": object}}));
@@ -145,7 +145,7 @@ impl Writer {
     }
 }
 
-/// An object of four bytes that peers may write.
+/// Returns an object of four bytes that peers may write.
 fn writable(server: &ObjectServer) -> gdr_object::Object {
     let options = row(4).grant(Grantee::Everyone, Rights::ReadWrite);
     server.create(name("w"), options, &Place::host()).unwrap()

@@ -56,7 +56,7 @@ fn parts_of_an_object_are_read_to_where_they_belong() {
     );
 }
 
-/// The bytes at these offsets, each four long, one after the other.
+/// Returns the bytes at these offsets, each four long, one after the other.
 fn fours<const N: usize>(offsets: [u64; N]) -> [Extent; N] {
     let mut to = 0;
     offsets.map(|from| {
@@ -173,7 +173,7 @@ fn a_wait_ends_at_its_deadline_with_what_was_seen() {
     );
 }
 
-/// How a short wait ends. On a machine where the owner does not answer meanwhile, it is made longer.
+/// Returns how a short wait ends. The wait is made longer where the owner of a busy machine does not answer in time.
 fn ended(remote: &RemoteObject, seen: Option<Epoch>) -> Error {
     let mut wait = Duration::from_millis(30);
     loop {

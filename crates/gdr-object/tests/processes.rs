@@ -84,7 +84,7 @@ impl Other {
         Self { child, output }
     }
 
-    /// An owner, and the object that it serves.
+    /// Starts an owner, and returns the object that it serves.
     fn owner() -> (Self, Link, RemoteObject) {
         let mut owner = Self::start("owner");
         let link = connect(owner.answer().parse().unwrap());
