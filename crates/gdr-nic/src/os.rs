@@ -72,7 +72,7 @@ pub(crate) fn involuntary_switches() -> i64 {
     usage.ru_nivcsw
 }
 
-/// Returns freed memory to the operating system, if the allocator is that of the C library, which may keep it.
+/// Returns freed memory to the operating system. The C library's allocator may otherwise keep it.
 pub(crate) fn return_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call changes nothing that is allocated, and locks as malloc(3) does.

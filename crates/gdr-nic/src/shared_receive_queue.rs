@@ -68,7 +68,7 @@ impl SharedReceiveQueue {
         self.context.number()
     }
 
-    /// Posts a request, without locking the engine. The inner result is that of the queue, like that of
+    /// Posts a request without locking the engine. The inner result says whether the queue accepted it, as for
     /// [`RecvQueue::push`](super::RecvQueue::push).
     ///
     /// # Errors

@@ -47,8 +47,8 @@ impl SoftOptions {
         self
     }
 
-    /// Sets whether other devices, including those of other processes, may use the same address and port. All of them
-    /// have to open it with [`PortUse::Shared`].
+    /// Sets whether other devices, in this process or another, may use the same address and port. All of them
+    /// must open it with [`PortUse::Shared`].
     pub const fn port_use(mut self, port_use: PortUse) -> Self {
         self.port_use = port_use;
         self

@@ -222,7 +222,7 @@ mod tests {
             self.queue.wait(deadline).unwrap().expect("a completion")
         }
 
-        /// The identifiers and statuses of the next completions of sends, as many as messages; those of receives are dropped.
+        /// Waits for `messages` sends and as many receives. Returns the identifiers and statuses of the sends.
         fn finish(&self, messages: usize) -> Vec<(u64, WcStatus)> {
             let all = (0..2 * messages).map(|_| self.completion());
             let sends = all.filter(|completion| !completion.opcode.is_receive());
