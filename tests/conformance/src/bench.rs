@@ -22,7 +22,7 @@ impl fmt::Debug for Bench<'_> {
 }
 
 impl<'a> Bench<'a> {
-    /// A bench of the devices that `near` and `far` open: requests go from the first to the second.
+    /// Creates a bench of the devices that `near` and `far` open: requests go from the first to the second.
     pub fn new(near: &'a dyn Fn() -> Device, far: &'a dyn Fn() -> Device) -> Self {
         let mut options = ConnectionOptions::new(Mtu::B4096);
         // Half a second, and eight times that: a software NIC that gets no CPU for long has not failed.
@@ -41,7 +41,7 @@ impl<'a> Bench<'a> {
         Self { options, ..self }
     }
 
-    /// The far device does not refuse a message longer than its receive as IBTA specifies.
+    /// Sets the status of a message longer than its receive, on a far device that does not refuse it as IBTA specifies.
     #[must_use]
     pub fn long_message(self, long_message: WcStatus) -> Self {
         Self {
@@ -54,12 +54,12 @@ impl<'a> Bench<'a> {
         (self.near)()
     }
 
-    /// A side on each device, without a connection.
+    /// Creates a side on each device, without a connection.
     pub(crate) fn apart(&self) -> (Side, Side) {
         (Side::on((self.near)()), Side::on((self.far)()))
     }
 
-    /// A side on each device, connected.
+    /// Creates a side on each device, and connects them.
     pub(crate) fn sides(&self) -> (Side, Side) {
         self.sides_with(|_| {})
     }

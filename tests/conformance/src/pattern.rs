@@ -17,7 +17,7 @@ pub fn fill(region: &MemoryRegion, seed: u8) -> Vec<u8> {
     bytes
 }
 
-/// What a region holds.
+/// Returns what a region holds.
 #[must_use]
 pub fn bytes(region: &MemoryRegion) -> Vec<u8> {
     let mut bytes = vec![0; region.len() as usize];

@@ -28,7 +28,7 @@ pub fn wait_until(what: impl Fn() -> bool) {
     }
 }
 
-/// A device of the software NIC on a free port. `None`, loudly, where this machine lacks the address.
+/// Opens a device of the software NIC on a free port. `None`, loudly, where this machine lacks the address.
 #[must_use]
 pub fn soft(address: IpAddr) -> Option<Device> {
     soft_with(SoftOptions::new(address).port(0), address)
@@ -57,13 +57,13 @@ pub struct Side {
 }
 
 impl Side {
-    /// A queue pair of a new device of the software NIC. `None` as from [`soft`].
+    /// Creates a queue pair of a new device of the software NIC. `None` as from [`soft`].
     #[must_use]
     pub fn soft(address: IpAddr) -> Option<Self> {
         soft(address).map(Self::on)
     }
 
-    /// A new queue pair of the device.
+    /// Creates a new queue pair of the device.
     #[must_use]
     pub fn on(device: Device) -> Self {
         let domain = device.protection_domain();
@@ -84,7 +84,7 @@ impl Side {
         self.domain.queue_pair(&options).unwrap()
     }
 
-    /// The name of the device.
+    /// Returns the name of the device.
     #[must_use]
     pub fn name(&self) -> String {
         self.device.name().to_owned()
@@ -109,20 +109,20 @@ impl Side {
         self.done();
     }
 
-    /// The next completion, which must be a good one.
+    /// Waits for the next completion, which must be a success.
     pub fn done(&self) -> Completion {
         let completion = self.queue.wait(soon()).unwrap();
         assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
         completion
     }
 
-    /// How the next completion ended.
+    /// Waits for the next completion; returns its status.
     pub fn status(&self) -> WcStatus {
         self.queue.wait(soon()).unwrap().status
     }
 }
 
-/// A WRITE of a whole region.
+/// Returns a WRITE of a whole region.
 pub(crate) fn write(source: &MemoryRegion, to: Remote) -> SendRequest {
     SendRequest::write(WrId(0), to).segment(source.segment(0, source.len()).unwrap())
 }

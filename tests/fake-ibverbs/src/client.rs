@@ -24,7 +24,7 @@ const NAME: &str = "libfake_ibverbs.so";
 /// Names the address of the NIC's device.
 const NICS: &str = "GDR_NICS";
 
-/// An address that no other process has, nor another call of this one.
+/// Returns an address that no other process has, nor another call of this one.
 fn address() -> OsString {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed) % 64;
@@ -44,7 +44,7 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// The path of the built library, for `GDR_LIBIBVERBS` of a program under test.
+    /// Returns the path of the built library, for `GDR_LIBIBVERBS` of a program under test.
     pub fn library() -> PathBuf {
         let test = std::env::current_exe().expect("a running program has a path");
         // Cargo builds all crate types of a library before the tests that depend on it, in one folder.
@@ -53,7 +53,7 @@ impl Fake {
         library
     }
 
-    /// The environment of a program under test that has the devices in this file.
+    /// Returns the environment of a program under test that has the devices in this file.
     pub fn environment(devices: &Path) -> [(&'static str, OsString); 3] {
         [
             ("GDR_LIBIBVERBS", Self::library().into()),
@@ -62,8 +62,8 @@ impl Fake {
         ]
     }
 
-    /// The built library, which all threads of the process share. This process loads it if
-    /// `GDR_LIBIBVERBS` is [`Fake::library`].
+    /// Returns the built library, which all threads of the process share. This process loads it if `GDR_LIBIBVERBS` is
+    /// [`Fake::library`].
     pub fn of_process() -> Self {
         Self::open(Self::library(), None)
     }
@@ -98,8 +98,8 @@ impl Fake {
         }
     }
 
-    /// A folder with a copy of the library, without the functions with these names. The loader treats
-    /// a copy as another library, with its own variables.
+    /// Creates a folder with a copy of the library, without the functions with these names. The loader treats a copy as
+    /// another library, with its own variables.
     pub fn folder(without: &[&str]) -> TempDir {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut library = fs::read(Self::library()).expect("the fake is readable");
@@ -113,12 +113,12 @@ impl Fake {
         folder
     }
 
-    /// The path of the library.
+    /// Returns the path of the library.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The functions of the library.
+    /// Returns the functions of the library.
     pub fn verbs(&self) -> &'static Verbs {
         self.verbs
     }
@@ -153,19 +153,19 @@ impl Fake {
         serde_json::from_slice(&reply).expect("the library has not panicked")
     }
 
-    /// The report of the library.
+    /// Returns the report of the library.
     pub fn report(&self) -> Report {
         self.request(&Request::Report)
     }
 
-    /// How many objects of this kind a device has.
+    /// Returns how many objects of this kind a device has.
     pub fn live(&self, device: &str, kind: Kind) -> usize {
         let live = self.report().live;
         let of = live.iter().filter(|it| it.0 == device && it.1 == kind);
         of.count()
     }
 
-    /// The calls of these verbs, in order.
+    /// Returns the calls of these verbs, in order.
     pub fn calls(&self, verbs: &[&str]) -> Vec<Call> {
         let mut calls = self.report().calls;
         calls.retain(|call| verbs.contains(&call.verb.as_str()));

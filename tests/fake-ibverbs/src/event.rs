@@ -13,7 +13,7 @@ use crate::nic::nic;
 use crate::state::{DeviceId, Kind, LibraryState, lock_state};
 use crate::verb::{Outcome, errno_of, minus_one, plain};
 
-/// An event of this type about a port, or the device if 0.
+/// Returns an event of this type about a port, or the device if 0.
 pub(crate) fn of_port(kind: ibv_event_type, port: u8) -> ibv_async_event {
     let mut event = ibv_async_event {
         event_type: kind,
@@ -23,7 +23,7 @@ pub(crate) fn of_port(kind: ibv_event_type, port: u8) -> ibv_async_event {
     event
 }
 
-/// What an event is about. All events here were zeros before a member was set.
+/// Returns what an event is about. All events here were zeros before a member was set.
 fn subject(event: &ibv_async_event) -> usize {
     // SAFETY: each member is within these bytes.
     unsafe { event.element.qp }.addr()

@@ -8,7 +8,7 @@ use rustix::param::page_size;
 
 use crate::verb::Outcome;
 
-/// Whether all pages of this range are mapped.
+/// Returns whether all pages of this range are mapped.
 pub(crate) fn is_mapped(address: usize, len: usize) -> bool {
     let page = page_size();
     let first = address & !(page - 1);
@@ -91,7 +91,7 @@ impl Mapping {
         })
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn start(&self) -> usize {
         self.address + self.skip
     }

@@ -12,7 +12,7 @@ struct Mlx5Attr {
     create_flags: u32,
 }
 
-/// Every device with "scatter to CQE" is a device of mlx5.
+/// Returns whether a device is a device of mlx5, as every one with "scatter to CQE" is.
 #[unsafe(no_mangle)]
 extern "C" fn mlx5dv_is_supported(device: *mut ibv_device) -> bool {
     plain(false, |library| {

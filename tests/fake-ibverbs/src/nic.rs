@@ -12,27 +12,27 @@ use gdr_verbs_sys::{Verbs, ibv_context, ibv_gid, verbs_context};
 
 use crate::verb::{Outcome, errno_of};
 
-/// The file of the library, beside the fake's.
+/// File of the library, next to the fake's.
 pub(crate) const FILE: &str = "libgdr_verbs.so";
 
 thread_local! {
-    /// Whether the NIC lists its devices. It asks the libibverbs that `GDR_LIBIBVERBS` names for more,
-    /// which is the fake.
+    /// Whether the NIC is listing its devices. For that, it asks the libibverbs that `GDR_LIBIBVERBS` names, which is
+    /// the fake, for further devices.
     static LISTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is in a call of the NIC for devices of other libraries.
+/// Returns whether this thread is in a call in which the NIC asks for devices of other libraries.
 pub(crate) fn is_listing() -> bool {
     LISTING.get()
 }
 
-/// The functions of the NIC. All copies of the fake in a process have the same.
+/// Returns the functions of the NIC. All copies of the fake in a process share them.
 pub(crate) fn nic() -> &'static Verbs {
     static NIC: OnceLock<&'static Verbs> = OnceLock::new();
     NIC.get_or_init(|| {
         let path = own_path().with_file_name(FILE);
         let name = [path.as_os_str().as_bytes(), &[0]].concat();
-        // Its own functions come first for it, whatever libibverbs the process has.
+        // Makes the library prefer its own functions, whatever libibverbs the process has.
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
         // SAFETY: a C string; the library behaves like libibverbs. It stays loaded.
         unsafe { libc::dlopen(name.as_ptr().cast(), flags) };
@@ -42,15 +42,15 @@ pub(crate) fn nic() -> &'static Verbs {
     })
 }
 
-/// The path of this library.
+/// Returns the path of this library.
 fn own_path() -> &'static Path {
-    // SAFETY: a structure of pointers, which may be null.
+    // SAFETY: the structure consists of pointers, which may be null.
     let mut info: libc::Dl_info = unsafe { mem::zeroed() };
     let own = ptr::from_ref(&FILE).cast::<c_void>();
-    // SAFETY: an address and a structure to write.
+    // SAFETY: any address may be looked up, and the structure is writable.
     let found: c_int = unsafe { libc::dladdr(own, &mut info) };
     assert!(found != 0 && !info.dli_fname.is_null(), "this is a library");
-    // SAFETY: the name of a library that stays loaded.
+    // SAFETY: the name belongs to a library that stays loaded.
     let path = unsafe { CStr::from_ptr(info.dli_fname) };
     Path::new(OsStr::from_bytes(path.to_bytes()))
 }
@@ -67,30 +67,30 @@ pub(crate) fn open() -> Outcome<*mut ibv_context> {
     Ok(context.map_err(errno_of)?.as_ptr())
 }
 
-/// The GID of the device of the NIC.
+/// Returns the GID of the device of the NIC.
 pub(crate) fn gid(context: *mut ibv_context) -> Outcome<ibv_gid> {
     // SAFETY: the context is open.
     let entry = unsafe { nic().query_gid(context, 1, 0) };
     Ok(entry.map_err(errno_of)?.gid)
 }
 
-/// The operations that all of the NIC's contexts share.
+/// Operations that all of the NIC's contexts share.
 pub(crate) struct Operations(verbs_context);
 
-// SAFETY: of the structure only its functions are used.
+// SAFETY: only the functions of the structure are used.
 unsafe impl Send for Operations {}
 // SAFETY: as above.
 unsafe impl Sync for Operations {}
 
 static OPERATIONS: OnceLock<Operations> = OnceLock::new();
 
-/// Keeps the operations of a context before they are replaced.
+/// Stores the operations of a context before they are replaced.
 pub(crate) fn keep_operations(context: &verbs_context) {
-    // SAFETY: plain data, whose functions belong to a library that stays loaded.
+    // SAFETY: plain data, and the functions belong to a library that stays loaded.
     OPERATIONS.get_or_init(|| Operations(unsafe { ptr::from_ref(context).read() }));
 }
 
-/// The operations of the NIC's contexts.
+/// Returns the operations of the NIC's contexts.
 pub(crate) fn operations() -> &'static verbs_context {
     let kept = OPERATIONS.get();
     &kept.expect("a device was opened").0

@@ -17,12 +17,12 @@ use crate::queue::{last_errno, take};
 use crate::state::{DeviceId, Kind, LibraryState, lock_state};
 use crate::verb::{Outcome, end, errno_of, on, outcome_of, pointer, status};
 
-/// The first number of devices that assign the lowest free one.
+/// First number of devices that assign the lowest free one.
 const FIRST_REUSED: u32 = 0x11;
 
 pub(crate) struct Pair {
     pub(crate) device: DeviceId,
-    /// The number that the program sees, and the NIC's.
+    /// Number that the program sees, and the NIC's number.
     pub(crate) number: u32,
     pub(crate) nic_number: u32,
     /// Whether small messages are written to completions.
@@ -30,11 +30,11 @@ pub(crate) struct Pair {
     state: State,
     port: u8,
     route: ibv_ah_attr,
-    /// What the NIC does now.
+    /// What the NIC currently does with its requests.
     traffic: Traffic,
 }
 
-/// What becomes of the requests of a queue pair.
+/// What happens to the requests of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Traffic {
     /// They wait.
@@ -44,7 +44,7 @@ struct Traffic {
 }
 
 impl LibraryState {
-    /// The number of a new queue pair.
+    /// Returns the number of a new queue pair.
     fn pair_number(&self, id: DeviceId, of_nic: u32) -> u32 {
         if !self.devices[id].spec.reuses_numbers {
             return of_nic;
@@ -77,13 +77,13 @@ impl LibraryState {
         self.pairs.insert(qp.addr(), pair);
     }
 
-    /// Whether the ports of a queue pair and of its peer are up.
+    /// Returns whether the ports of a queue pair and of its peer are up.
     fn reaches(&self, pair: &Pair) -> bool {
         let (near, route) = (&self.devices[pair.device], &pair.route);
         if !near.port(pair.port).is_some_and(|port| near.is_up(port)) {
             return false;
         }
-        // SAFETY: any bytes are a GID.
+        // SAFETY: any bytes form a valid GID.
         let gid = unsafe { route.grh.dgid.raw };
         let devices = self.devices.iter().filter(|device| !device.gone);
         let mut ports = devices.flat_map(|it| it.spec.ports.iter().map(move |port| (it, port)));
@@ -98,12 +98,12 @@ impl LibraryState {
         })
     }
 
-    /// The path to the device of the NIC, or to an address without a host.
+    /// Returns the path to the NIC's device, or to an address without a host.
     fn path(&self, context: usize, route: &ibv_ah_attr, reaches: bool) -> ibv_ah_attr {
         let own = self.contexts.get(&context);
         let mut gid = own.map_or(ibv_gid { raw: [0; 16] }, |context| context.gid);
         if !reaches {
-            // SAFETY: any bytes are a GID.
+            // SAFETY: any bytes form a valid GID.
             let address = Ipv6Addr::from(unsafe { gid.raw }).to_ipv4_mapped();
             let [a, _, c, d] = address.map_or([127, 0, 0, 1], |own| own.octets());
             let nowhere = std::net::Ipv4Addr::new(a, 2, c, d);
@@ -118,7 +118,7 @@ impl LibraryState {
         path
     }
 
-    /// Lets the traffic of all queue pairs be what devices, ports and requests of the test say.
+    /// Updates the traffic of all queue pairs according to the devices, ports and requests of the test.
     pub(crate) fn direct_traffic(&mut self) {
         let addresses: Vec<usize> = self.pairs.keys().copied().collect();
         for address in addresses {
@@ -161,7 +161,7 @@ impl LibraryState {
         }
     }
 
-    /// Whether the path of a connection exists.
+    /// Checks that the path of a connection exists.
     fn check_path(&self, pair: &Pair, attr: &ibv_qp_attr) -> Outcome<()> {
         let port = self.devices[pair.device].port(pair.port);
         let port = port.ok_or(libc::EINVAL)?;
@@ -181,8 +181,8 @@ impl LibraryState {
     }
 }
 
-/// Changes the state of a queue pair of the NIC, or its path in SQD. A queue pair in another state stays
-/// as it is: the NIC has ended its connection.
+/// Changes the state of a NIC queue pair, or its path in SQD. A queue pair in another state stays unchanged, because
+/// the NIC has ended its connection.
 fn change(address: usize, to: State, path: Option<ibv_ah_attr>) {
     let mut attr = ibv_qp_attr {
         qp_state: to,
@@ -266,7 +266,7 @@ extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         let (device, pair) = {
             let mut library = lock_state();
             let device = library.object(verb, Kind::Pair, address)?.device;
-            // Its number is free before it is gone from the report.
+            // Its number becomes free before the report stops listing it.
             (device, library.pairs.remove(&address))
         };
         // SAFETY: the program destroys it once.
@@ -285,7 +285,7 @@ extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     })
 }
 
-/// Keeps the completions of a queue pair that is destroyed, where the device does so.
+/// Keeps the completions of a queue pair that is being destroyed, if the device does so.
 fn keep_completions(qp: *mut ibv_qp) {
     let mut library = lock_state();
     let pair = library.pairs.get(&qp.addr());
@@ -306,7 +306,7 @@ fn keep_completions(qp: *mut ibv_qp) {
 /// Notified when blocked calls that destroyed queue pairs may continue.
 pub(crate) static RELEASED: Condvar = Condvar::new();
 
-/// The maximum time that they block.
+/// Maximum time that they block.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn wait_for_release(id: DeviceId) {
@@ -359,7 +359,7 @@ fn modify(qp: *mut ibv_qp, attr: ibv_qp_attr, mask: Mask) -> Outcome<()> {
     Ok(())
 }
 
-/// Changes a queue pair of the NIC, with the NIC's path and peer in place of the program's.
+/// Changes a NIC queue pair, with the NIC's path and peer in place of the program's.
 fn modify_pair(
     library: &LibraryState,
     (qp, context): (*mut ibv_qp, usize),
@@ -414,7 +414,7 @@ unsafe extern "C" fn ibv_query_qp(
                 answer.map_err(errno_of)?;
                 &mut *attr
             };
-            // The state in which the NIC holds requests is not one of the program.
+            // The state in which the NIC holds requests is not visible to the program.
             if attr.qp_state == State::IBV_QPS_SQD {
                 attr.qp_state = State::IBV_QPS_RTS;
             }
@@ -423,7 +423,7 @@ unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// Records that requests are posted.
+/// Records that requests are being posted.
 fn note_posting(verb: &str, qp: *mut ibv_qp) -> Outcome<()> {
     let mut library = lock_state();
     let id = library.object(verb, Kind::Pair, qp.addr())?.device;
@@ -484,7 +484,7 @@ unsafe fn check_scatter(verb: &str, qp: *mut ibv_qp, mut next: *mut ibv_recv_wr)
     }
 }
 
-/// What ends a batch of the NIC.
+/// The NIC's function that ends a batch.
 static WR_COMPLETE: OnceLock<unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int> = OnceLock::new();
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {

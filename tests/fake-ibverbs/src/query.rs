@@ -1,4 +1,4 @@
-//! Queries of devices and ports: what a [`DeviceSpec`] says, and otherwise what the NIC answers.
+//! Queries of devices and ports: values from a [`DeviceSpec`] where it has them, otherwise the NIC's.
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
@@ -16,7 +16,7 @@ use crate::spec::{DeviceSpec, GidSpec, PortSpec};
 use crate::state::Kind;
 use crate::verb::{Outcome, errno_of, forwards, number, on, status};
 
-/// Answers a query of a device by what its specification says.
+/// Answers a query of a device from its specification.
 fn of_device<T>(
     verb: &str,
     context: *mut ibv_context,
@@ -27,7 +27,7 @@ fn of_device<T>(
     })
 }
 
-/// Answers a query of a port by what its specification says, in `size` bytes at `place`.
+/// Answers a query of a port from its specification, in `size` bytes at `place`.
 ///
 /// # Safety
 ///
@@ -97,8 +97,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             if spec.on_demand {
                 full.odp_caps.general_caps = u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT.0);
             }
-            // SAFETY: the contract of this function; all of the structure is initialized, for it began
-            // as zeros.
+            // SAFETY: the contract of this function. The whole structure is initialized, because it was zeroed first.
             unsafe { put_part(&full, attr, size) };
             Ok(())
         })
@@ -112,7 +111,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 /// `size` bytes at `place` are writable.
 unsafe fn put_part<T>(whole: &T, place: *mut T, size: usize) {
     let size = size.min(size_of::<T>());
-    // SAFETY: both have at least this many bytes, and do not overlap: one is the caller's.
+    // SAFETY: both have at least this many bytes, and do not overlap, because one belongs to the caller.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(whole).cast::<u8>(), place.cast(), size) };
 }
 
@@ -153,7 +152,7 @@ unsafe extern "C" fn ibv_query_port(
     }
 }
 
-/// The entry of a table with this index.
+/// Returns the entry of a table with this index.
 fn gid_at(spec: &PortSpec, index: u32) -> Outcome<Option<&GidSpec>> {
     if index >= spec.gid_table {
         return Err(libc::EINVAL);

@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// The `errno` of a call of the NIC that has just failed.
+/// Returns the `errno` of a call of the NIC that has just failed.
 pub(crate) fn last_errno() -> c_int {
     let error = std::io::Error::last_os_error();
     error.raw_os_error().unwrap_or(libc::EIO)

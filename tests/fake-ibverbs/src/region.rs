@@ -12,7 +12,7 @@ use crate::spec::GpuPath;
 use crate::state::{Kind, LibraryState, lock_state};
 use crate::verb::{Outcome, end, errno_of, on, pointer, status};
 
-/// The access flags that are allowed for a dma-buf (`man ibv_reg_mr`).
+/// Access flags allowed for a dma-buf (`man ibv_reg_mr`).
 const DMA_BUF_ACCESS: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
@@ -48,7 +48,7 @@ struct Wanted {
 }
 
 impl LibraryState {
-    /// Declares device addresses as GPU memory.
+    /// Declares device addresses to be GPU memory.
     pub(crate) fn add_gpu_memory(&mut self, base: u64, size: u64, fd: c_int) {
         // SAFETY: the kernel checks the descriptor.
         let fd = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
@@ -56,7 +56,7 @@ impl LibraryState {
         self.gpu_memory.push(GpuMemory { base, size, fd });
     }
 
-    /// Whether a region with this key is memory of a GPU.
+    /// Returns whether a region with this key is memory of a GPU.
     pub(crate) fn is_gpu_memory(&self, key: u32) -> bool {
         let mut regions = self.regions.values();
         regions.any(|region| region.key == key && region.mapping.is_some())
@@ -75,7 +75,7 @@ impl LibraryState {
             _ => mapping,
         };
         let mr = self.add_region(wanted, Some(mapping), file)?;
-        // SAFETY: the region was just made, and the program does not have it.
+        // SAFETY: the region was just created, and the program does not have it yet.
         let mr = unsafe { &mut *mr };
         mr.addr = ptr::without_provenance_mut(wanted.address);
         if path == GpuPath::Fails {
@@ -94,9 +94,9 @@ impl LibraryState {
         let Wanted { len, iova, .. } = *wanted;
         let start = mapping.as_ref().map_or(wanted.address, Mapping::start);
         let start = ptr::with_exposed_provenance_mut(start);
-        // The NIC has no memory that is not there.
+        // The NIC can only register memory that is mapped.
         let access = wanted.access & !ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
-        // SAFETY: mapped memory, which stays so as long as the program's rules, or the region, say.
+        // SAFETY: the memory is mapped, and stays so as long as the program's rules, or the region, require.
         let made = unsafe { nic().ibv_reg_mr_iova2(wanted.pd, start, len, iova, access) };
         let mr = made.map_err(errno_of)?.as_ptr();
         let region = Region {
@@ -234,7 +234,7 @@ extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         drop(library);
         let (iova, len) = region.as_ref().map_or((0, 0), |it| (it.iova, it.len));
         let detail = format_args!("{iova:#x} {len} bytes, descriptor open: {open:?}");
-        // SAFETY: the program deregisters it once; its memory is unmapped later.
+        // SAFETY: the program deregisters it once, and its memory is unmapped later.
         end(Kind::Region, verb, mr, detail, |nic| unsafe {
             nic.ibv_dereg_mr(mr)
         })

@@ -1,4 +1,4 @@
-//! The properties of a simulated device.
+//! Properties of a simulated device.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -15,7 +15,7 @@ pub enum GpuPath {
     Refuses(i32),
     /// The registration and transfers succeed, but no byte is copied.
     LosesBytes,
-    /// The registration succeeds, and transfers fail: no device finds its keys.
+    /// The registration succeeds, but transfers fail: no device finds its keys.
     Fails,
 }
 
@@ -58,7 +58,7 @@ pub struct PortSpec {
     pub gids: Vec<GidSpec>,
 }
 
-/// A link-local GID made from a number.
+/// Returns a link-local GID made from a number.
 fn link_local(number: u8) -> [u8; 16] {
     let mut gid = [0; 16];
     gid[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -67,7 +67,7 @@ fn link_local(number: u8) -> [u8; 16] {
 }
 
 impl PortSpec {
-    /// An active RoCE port: link-local and IPv4 GIDs, each in RoCE v1 and v2, as mlx5 lists them.
+    /// Returns an active RoCE port: link-local and IPv4 GIDs, each in RoCE v1 and v2, as mlx5 lists them.
     pub fn ethernet(address: Ipv4Addr) -> Self {
         let number = address.octets()[3];
         let mapped = address.to_ipv6_mapped().octets();
@@ -89,7 +89,7 @@ impl PortSpec {
         }
     }
 
-    /// An active InfiniBand port.
+    /// Returns an active InfiniBand port.
     pub fn infiniband(lid: u16) -> Self {
         let gid = GidSpec {
             index: 0,
@@ -107,7 +107,7 @@ impl PortSpec {
 }
 
 impl Default for PortSpec {
-    /// An active Ethernet port of 400 Gbit/s and MTU 4096 without any GID.
+    /// Returns an active Ethernet port of 400 Gbit/s and MTU 4096 without any GID.
     fn default() -> Self {
         Self {
             state: 4,
@@ -176,7 +176,7 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// A ConnectX-7 with one RoCE port of this address, on which everything works.
+    /// Returns a ConnectX-7 with one RoCE port of this address, on which everything works.
     pub fn roce(name: &str, address: Ipv4Addr) -> Self {
         Self {
             name: name.to_owned(),
@@ -185,7 +185,7 @@ impl DeviceSpec {
         }
     }
 
-    /// A ConnectX-7 with one InfiniBand port.
+    /// Returns a ConnectX-7 with one InfiniBand port.
     pub fn infiniband(name: &str, lid: u16) -> Self {
         Self {
             name: name.to_owned(),

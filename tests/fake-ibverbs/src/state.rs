@@ -1,4 +1,4 @@
-//! The state of the library, under one lock.
+//! State of the library, protected by one lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
@@ -18,7 +18,7 @@ use crate::verb::Outcome;
 /// An index in [`LibraryState::devices`].
 pub(crate) type DeviceId = usize;
 
-/// An object that the program has a handle of.
+/// An object that the program has a handle to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object {
     pub(crate) kind: Kind,
@@ -52,7 +52,7 @@ pub(crate) fn lock_state() -> MutexGuard<'static, LibraryState> {
 }
 
 impl LibraryState {
-    /// The state with the devices in the file `FAKE_IBVERBS`, if it is set.
+    /// Returns the state with the devices in the file `FAKE_IBVERBS`, if it is set.
     fn from_environment() -> Self {
         let mut library = Self::default();
         let Some(file) = std::env::var_os("FAKE_IBVERBS") else {
@@ -95,7 +95,7 @@ impl LibraryState {
         Ok(())
     }
 
-    /// The live object with this address.
+    /// Returns the live object with this address.
     pub(crate) fn object(&mut self, verb: &str, kind: Kind, address: usize) -> Outcome<Object> {
         let found = self.objects.get(&address).copied();
         let found = found.filter(|object| object.kind == kind);

@@ -1,4 +1,4 @@
-//! Verbs: what is recorded of each, and the forms of their results in C. No panic unwinds into C.
+//! Verbs: what is recorded about each, and the C forms of their results. Panics do not unwind into C.
 
 use std::ffi::c_int;
 use std::fmt::Display;
@@ -33,7 +33,7 @@ fn run<T>(verb: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     })
 }
 
-/// The result of a verb of the NIC that returned 0 or an `errno`.
+/// Returns the result of a verb of the NIC that returned 0 or an `errno`.
 pub(crate) fn outcome_of(answer: c_int) -> Outcome<()> {
     match answer {
         0 => Ok(()),
@@ -104,8 +104,7 @@ pub(crate) fn make<H, T>(
     })
 }
 
-/// Ends an object of the NIC. The state is not locked meanwhile, as the NIC may wait for the
-/// acknowledgement of events.
+/// Ends a NIC object. The state is not locked meanwhile, because the NIC may wait for the acknowledgement of events.
 pub(crate) fn end<T>(
     kind: Kind,
     verb: &str,
@@ -127,7 +126,7 @@ pub(crate) fn end<T>(
     })
 }
 
-/// Defines a verb that ends an object of the NIC, which refuses one in use.
+/// Defines a verb that ends a NIC object; the NIC refuses to end one in use.
 macro_rules! ends {
     ($verb:ident($kind:ident, $object:ty)) => {
         #[unsafe(no_mangle)]

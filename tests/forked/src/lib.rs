@@ -1,4 +1,4 @@
-//! Tests in a forked child, which has the thread that forked and no other.
+//! Runs tests in a forked child, which only has the thread that forked.
 
 use std::ffi::c_int;
 use std::fmt::Debug;
@@ -7,19 +7,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// A child that takes this many seconds hangs.
 const LIMIT: u32 = 60;
 
-/// What a child found: `Ok`, or what is wrong.
+/// Result of a child: `Ok`, or what is wrong.
 pub type Outcome = Result<(), &'static str>;
 
-/// Runs `child` in a forked child, and waits for its end. Panics if it returned an error, panicked or hung.
+/// Runs `child` in a forked child and waits for its end. Panics if it returned an error, panicked or hung.
 #[track_caller]
 pub fn in_child(child: impl FnOnce() -> Outcome) {
     assert_eq!(status_of(child), 0, "the child's wait status");
 }
 
-/// As [`in_child`]; returns the child's status as waitpid(2) has it, 0 after `Ok`.
+/// Like [`in_child`], but returns the child's status as waitpid(2) reports it, 0 after `Ok`.
 pub fn status_of(child: impl FnOnce() -> Outcome) -> c_int {
-    // SAFETY: the child runs `child`, which is what the test is about, on its only thread, and leaves by
-    // `_exit` or a signal.
+    // SAFETY: the child runs only `child`, which is what the test is about, on its single thread, and leaves by `_exit`
+    // or a signal.
     match unsafe { libc::fork() } {
         0 => {
             // SAFETY: no preconditions; it ends a child that hangs.
@@ -27,8 +27,8 @@ pub fn status_of(child: impl FnOnce() -> Outcome) -> c_int {
             let status = match catch_unwind(AssertUnwindSafe(child)) {
                 Ok(Ok(())) => 0,
                 Ok(Err(what)) => {
-                    // A lock of the parent's standard error is never free here.
-                    // SAFETY: a readable range and a descriptor of the process.
+                    // Write directly: a lock on the parent's standard error might never be released here.
+                    // SAFETY: the range is readable, and the descriptor belongs to the process.
                     unsafe { libc::write(2, what.as_ptr().cast(), what.len()) };
                     1
                 }
@@ -40,7 +40,7 @@ pub fn status_of(child: impl FnOnce() -> Outcome) -> c_int {
         child => {
             assert!(child > 0, "fork");
             let mut status = 0;
-            // SAFETY: this process's own child, and a place for its status.
+            // SAFETY: this process's own child, and a writable status.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             status
         }
@@ -52,9 +52,9 @@ pub fn check(holds: bool, what: &'static str) -> Outcome {
     holds.then_some(()).ok_or(what)
 }
 
-/// Fails with `what` unless a call failed because this is a forked child: with `ForkedChild` of its errors.
+/// Fails with `what` unless a call failed because this is a forked child, with its crate's `ForkedChild` error.
 pub fn refused<T, E: Debug>(result: Result<T, E>, what: &'static str) -> Outcome {
-    // Errors of the crates above one have it within their own.
+    // Crates that wrap another crate's error contain it in their own.
     let is_own = |error: E| {
         format!("{error:?}")
             .trim_end_matches(')')

@@ -1,23 +1,23 @@
-//! Tests that find out while they run that this machine cannot run them.
+//! Skips tests that find out at run time that this machine cannot run them.
 //!
-//! The test harness knows `#[ignore]` only, which is decided when the test is compiled: a test that
-//! returns early counts as passed. [`skip`] says so past the harness, which keeps what a test prints
-//! unless it fails. `cargo xtask test` reads the line and lists the test as skipped.
+//! The test harness only knows `#[ignore]`, which is decided at compile time, and counts a test that returns early as
+//! passed. [`skip`] bypasses the harness, which captures a test's output unless it fails. `cargo xtask test` reads the
+//! line and lists the test as skipped.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::panic::Location;
 use std::thread;
 
-/// Begins the line of a test that is skipped; the reason, [`MIDDLE`] and the name follow.
+/// Start of the line about a skipped test. The reason, [`MIDDLE`] and the name follow.
 pub const START: &str = "SKIPPED (";
-/// Between the reason and the name.
+/// Separates the reason from the name.
 pub const MIDDLE: &str = "): ";
 
-/// Prints that the test which calls this does not run, or only in part, and why.
+/// Prints that the calling test does not run, or only in part, and why.
 ///
-/// The test has to call it on its own thread, which has the test's name. With one thread for all
-/// tests that name is not known, and the line names the place of the call.
+/// Must be called on the test's own thread, which has the test's name. If one thread runs all tests, that name is
+/// unknown, and the line contains the location of the call.
 #[track_caller]
 pub fn skip(reason: impl Display) {
     let thread = thread::current();
@@ -25,9 +25,9 @@ pub fn skip(reason: impl Display) {
         Some(name) if name != "main" => name.to_owned(),
         _ => Location::caller().to_string(),
     };
-    // In one piece, so that no other line is inside it.
+    // Written in one piece, so that no other line gets inside it.
     let line = format!("{START}{reason}{MIDDLE}{name}\n");
-    // Without a standard error the line is lost.
+    // Without standard error, the line is lost.
     let _ = io::stderr().write_all(line.as_bytes());
 }
 

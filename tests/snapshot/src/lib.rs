@@ -1,20 +1,18 @@
-//! Snapshots: text that a program produces, compared with a file that the repository keeps.
+//! Snapshots: a program's output, compared with a file in the repository.
 //!
-//! A snapshot pins an interface (symbols, JSON keys, options) as a whole, so that a change to it
-//! is seen in review. [`assert_snapshot!`] fails with the lines that differ; with
-//! `UPDATE_SNAPSHOTS=1` in the environment it writes the file instead. [`assert_contains!`] is for a part
-//! of a text.
+//! A snapshot pins an interface (symbols, JSON keys, options) as a whole, so that changes to it are visible in review.
+//! [`assert_snapshot!`] fails with the differing lines; with `UPDATE_SNAPSHOTS=1` in the environment, it writes the
+//! file instead. [`assert_contains!`] checks for a part of a text.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The environment variable that makes comparisons write the files.
+/// Environment variable that makes comparisons write the files.
 pub const UPDATE: &str = "UPDATE_SNAPSHOTS";
 
-/// Compares `text` with `tests/snapshots/NAME` of the crate that the macro is used in, and panics
-/// with the difference.
+/// Compares `text` with `tests/snapshots/NAME` of the crate that uses the macro, and panics with the difference.
 #[macro_export]
 macro_rules! assert_snapshot {
     ($name:expr, $text:expr) => {
@@ -22,7 +20,7 @@ macro_rules! assert_snapshot {
     };
 }
 
-/// Panics unless a text contains a part, and shows the text.
+/// Panics with the text unless it contains a part.
 #[macro_export]
 macro_rules! assert_contains {
     ($text:expr, $part:expr $(, $($context:tt)+)?) => {{
@@ -39,7 +37,7 @@ pub struct Folder {
     update: bool,
 }
 
-/// Why a text and its snapshot differ.
+/// How a text and its snapshot differ.
 #[derive(Debug)]
 pub enum Mismatch {
     /// There is no snapshot.
@@ -68,12 +66,12 @@ impl std::fmt::Display for Mismatch {
 impl std::error::Error for Mismatch {}
 
 impl Folder {
-    /// `tests/snapshots` of the crate whose manifest is in `manifest`.
+    /// Returns the folder `tests/snapshots` of the crate whose manifest is in `manifest`.
     pub fn of_crate(manifest: impl AsRef<Path>) -> Self {
         Self::new(manifest.as_ref().join("tests/snapshots"))
     }
 
-    /// The folder at `path`, which need not exist.
+    /// Returns the folder at `path`, which need not exist.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let update = std::env::var_os(UPDATE).is_some_and(|value| !value.is_empty());
         Self {
@@ -82,7 +80,7 @@ impl Folder {
         }
     }
 
-    /// The same folder, in update mode if `update` or the environment says so.
+    /// Returns the same folder, in update mode if `update` or the environment says so.
     #[must_use]
     pub fn updating(mut self, update: bool) -> Self {
         self.update |= update;
@@ -128,10 +126,10 @@ impl Folder {
     }
 }
 
-/// Equal lines shown around a difference.
+/// Number of equal lines to show around a difference.
 const CONTEXT: usize = 3;
 
-/// The lines by which `new` differs from `old`, as a unified diff without line numbers.
+/// Returns the lines by which `new` differs from `old`, as a unified diff without line numbers.
 #[must_use]
 pub fn difference(old: &str, new: &str) -> String {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
@@ -141,7 +139,7 @@ pub fn difference(old: &str, new: &str) -> String {
     let end = reversed.take_while(|(a, b)| a == b).count();
     let (a, b) = (&old[start..old.len() - end], &new[start..new.len() - end]);
 
-    // `common[i][j]` lines are a longest common subsequence of `a[i..]` and `b[j..]`.
+    // `common[i][j]` is the length of a longest common subsequence of lines of `a[i..]` and `b[j..]`.
     let mut common = vec![vec![0_usize; b.len() + 1]; a.len() + 1];
     for i in (0..a.len()).rev() {
         for j in (0..b.len()).rev() {

@@ -1,8 +1,8 @@
 """Four GPUs, a process on each: NCCL's collectives, objects read by several at once, weights by parts.
 
-The first argument says what: `collectives LARGEST`, `objects` or `weights`. RANK and WORLD_SIZE are
-those of torchrun and so are MASTER_ADDR and MASTER_PORT; DEVICE is the GPU of the rank. Everything that arrives
-is compared on the GPU. Rank 0 prints a line of JSON for each measurement; a rank ends with 1 if anything was wrong.
+The first argument says what: `collectives LARGEST`, `objects` or `weights`. torchrun sets RANK,
+WORLD_SIZE, MASTER_ADDR and MASTER_PORT; DEVICE is the GPU of the rank. Everything that arrives is compared on
+the GPU. Rank 0 prints a line of JSON for each measurement; a rank ends with 1 if anything was wrong.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """One rank of allreduces by NCCL, of every size from 8 bytes on. Each result is compared on the GPU.
 
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are those of torchrun; DEVICE is the GPU of the rank.
+torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; DEVICE is the GPU of the rank.
 The first argument is the largest size in bytes. The second one is `torch` for PyTorch's process group
 or `library` for the functions of libnccl.so.2 itself. With a third argument, `allocate`, another thread
 allocates and frees memory of the GPU all the time: both calls wait for the whole GPU and hold locks of the

@@ -1,8 +1,7 @@
 //! `cargo xtask api`: the public API of the library crates, compared with `docs/api`.
 //!
-//! A change to what other programs compile against is seen in review. The listings are made by
-//! cargo-public-api from the JSON of a nightly rustdoc, so another nightly may order or spell
-//! some lines differently.
+//! Changes to what other programs compile against become visible in review. cargo-public-api makes the listings from
+//! the JSON of a nightly rustdoc, so another nightly may order or spell some lines differently.
 
 use std::process::{ExitCode, Stdio};
 
@@ -52,7 +51,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(results.close())
 }
 
-/// The step of `cargo xtask test`.
+/// Runs the step of `cargo xtask test`.
 pub fn check() -> anyhow::Result<Outcome> {
     let mut worst = Outcome::Passed;
     for name in CRATES {
@@ -97,12 +96,12 @@ fn is_installed() -> bool {
     probe.status().is_ok_and(|status| status.success())
 }
 
-/// One line an item; implementations of blanket and derived traits are left out.
+/// Returns one line an item; implementations of blanket and derived traits are left out.
 fn listing(name: &str) -> anyhow::Result<String> {
     let mut command = cargo_of("nightly");
     command
         .args(["public-api", "--package", name, "--color", "never", "-sss"])
-        // A toolchain's builds do not mix with another's.
+        // Builds of different toolchains do not mix.
         .env("CARGO_TARGET_DIR", target().join("api"))
         .stderr(Stdio::inherit());
     let output = command.output().context("cargo cannot be started")?;

@@ -12,28 +12,28 @@ use anyhow::Context;
 use xtask_build::results::{Outcome, Outcomes, Results};
 use xtask_build::workspace::{BUILT, built, cargo, is_built};
 
-/// How long cargo's tests may print nothing. The longest build or test takes a third of it.
+/// How long cargo's tests may print nothing. The longest build or test takes a third of this.
 const MOST_SILENCE: Duration = Duration::from_secs(15 * 60);
 
-/// If more tests than this fail, none runs again: the tree is broken.
+/// If more tests than this fail, none is repeated: the tree is broken.
 const MOST_REPEATED: usize = 12;
 
-/// Which tests of the workspace.
+/// Which tests of the workspace to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Targets {
-    /// Every test, of documentation, too.
+    /// Every test, including documentation tests.
     All,
-    /// Those in libraries and programs themselves.
+    /// Tests inside libraries and programs.
     InCrates,
 }
 
-/// Runs the tests of the workspace. Tests share two cores, the loopback interface and the limits of
-/// the process, so one may fail for want of time only. A test that fails runs once more, alone; if it
-/// passes then, it counts as passed and is named at the end.
+/// Runs the tests of the workspace. They share two cores, the loopback interface and the process's limits, so one may
+/// fail merely for lack of time. A test that fails runs once more, alone; if it then passes, it counts as passed and is
+/// named at the end.
 pub fn workspace(results: &mut Results, targets: Targets) -> anyhow::Result<()> {
     let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
     if targets == Targets::InCrates {
-        // What has no tests of its own is built all the same, and the Python module is linked by Python.
+        // Packages without tests are built nevertheless. The Python module can only be linked by Python.
         arguments.extend(["--lib", "--bins", "--exclude", "gdr-python"]);
     }
     let mut run = Run::of(&arguments, &[], results)?;
@@ -57,9 +57,9 @@ pub fn workspace(results: &mut Results, targets: Targets) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Runs the programs of tests of these names once more, with devices that send by UDP only.
+/// Runs the test programs with these names once more, with devices that send only over UDP.
 pub fn over_udp(results: &mut Results, programs: &[&str]) -> anyhow::Result<()> {
-    // Packages that are named would be another build (`is_built`).
+    // Naming packages would make a different build (`is_built`).
     let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
     arguments.extend(programs.iter().flat_map(|name| ["--test", name]));
     Run::of(&arguments, &[("GDR_WIRE", "udp")], results)?.record(results);
@@ -70,7 +70,7 @@ pub fn over_udp(results: &mut Results, programs: &[&str]) -> anyhow::Result<()> 
 #[derive(Default)]
 struct Run {
     outcomes: Outcomes,
-    /// What cargo says is to be passed to rerun the programs with a failed test.
+    /// Arguments that cargo suggests to rerun the programs with a failed test.
     failed_targets: Vec<Vec<String>>,
     /// Cargo ended by itself.
     ended: bool,
@@ -79,7 +79,7 @@ struct Run {
 }
 
 impl Run {
-    /// Runs tests and prints what they print. Notes how long each program of tests takes.
+    /// Runs tests and prints their output. Records how long each test program takes.
     fn of(
         arguments: &[&str],
         variables: &[(&str, &str)],
@@ -87,7 +87,7 @@ impl Run {
     ) -> anyhow::Result<Self> {
         let mut command = cargo(arguments);
         command.envs(variables.iter().copied());
-        // What the user of this machine has measured with gdr is not what the tests expect.
+        // The tests do not expect what this machine's user has measured with gdr.
         command.env("XDG_STATE_HOME", "/nonexistent");
         if is_built() {
             command.env(BUILT, built("dev").join("xtask"));
@@ -100,8 +100,7 @@ impl Run {
         let output = child.stdout.take().context("cargo has no output")?;
         let messages = child.stderr.take().context("cargo has no messages")?;
         let (sender, lines) = mpsc::channel();
-        // A process that a test left behind may hold the messages open, so their end is not waited
-        // for.
+        // A process that a test left behind may hold the messages open, so do not wait for their end.
         send_lines(messages, sender.clone(), Line::Message, None);
         send_lines(output, sender, Line::Output, Some(Line::End));
         let mut programs = Programs::default();
@@ -120,7 +119,7 @@ impl Run {
                 }
                 Ok(Line::End) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    // A test that hangs in the kernel does not end, so nothing waits for it.
+                    // A test that hangs in the kernel does not end, so do not wait for it.
                     let _ = child.kill();
                     return Ok(run);
                 }
@@ -132,7 +131,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Takes the tests for passed that passed when they ran again.
+    /// Counts tests as passed if they passed when repeated.
     fn replace(&mut self, repeated: &Repeated, results: &mut Results) {
         for (name, outcome) in &mut self.outcomes.ended {
             if *outcome == Outcome::Failed && repeated.has_passed(name) {
@@ -179,7 +178,7 @@ impl Default for Repeated {
 }
 
 impl Repeated {
-    /// Adds the tests of one program. One that runs none of them failed for another reason.
+    /// Adds the tests of one program. A program that ran none of them failed for a different reason.
     fn add(&mut self, run: Run) {
         self.succeeded &= run.succeeded && !run.outcomes.ended.is_empty();
         self.failed.extend(run.outcomes.failed());
@@ -190,7 +189,7 @@ impl Repeated {
         }
     }
 
-    /// Whether each test of this name passed; two programs may have tests of one name.
+    /// Returns whether each test of this name passed; two programs may have tests of one name.
     fn has_passed(&self, name: &str) -> bool {
         self.passed.contains(name) && !self.failed.contains(name)
     }
@@ -203,11 +202,11 @@ fn failed_target(line: &str) -> Option<Vec<String>> {
     Some(target.split_whitespace().map(str::to_owned).collect())
 }
 
-/// What cargo and its tests print.
+/// A line that cargo or its tests print.
 enum Line {
     /// A line of the test harness.
     Output(String),
-    /// A line of cargo itself, or what a test prints beside the harness.
+    /// A line of cargo itself, or one that a test prints past the harness.
     Message(String),
     /// The tests ended.
     End,
@@ -231,12 +230,12 @@ fn send_lines(
                 break;
             }
         }
-        // Without a receiver nothing waits for the end.
+        // Without a receiver, nothing waits for the end.
         let _ = end.map(|end| sender.send(end));
     });
 }
 
-/// The programs of tests, which cargo runs one after the other.
+/// Test programs, which cargo runs one after the other.
 #[derive(Default)]
 struct Programs {
     running: Option<(String, Instant)>,
@@ -245,7 +244,7 @@ struct Programs {
 }
 
 impl Programs {
-    /// Notes that cargo begins a program, if the line says so.
+    /// Records the start of a program, if the line announces one.
     fn message(&mut self, line: &str, results: &mut Results) {
         if let Some(name) = self.begun(line) {
             self.end(results);
@@ -253,7 +252,7 @@ impl Programs {
         }
     }
 
-    /// Notes that the program has ended.
+    /// Records that the program has ended.
     fn end(&mut self, results: &mut Results) {
         if let Some((name, start)) = self.running.take() {
             results.program(&name, start);
@@ -313,7 +312,7 @@ mod tests {
         assert_eq!(failed_target("error: 1 target failed:"), None);
     }
 
-    /// A run in which `failed` and another test ended, the other well.
+    /// Returns a run in which `failed` and another test ended, the other well.
     fn run_with(failed: &[&str]) -> Run {
         let mut run = Run {
             ended: true,
@@ -327,7 +326,7 @@ mod tests {
         run
     }
 
-    /// A run in which tests passed.
+    /// Returns a run in which tests passed.
     fn passed(names: &[&str]) -> Run {
         let ended = |name: &&str| ((*name).to_owned(), Outcome::Passed);
         let mut run = Run {

@@ -1,4 +1,4 @@
-//! `cargo xtask examples`: runs the examples that need no hardware and checks their last line.
+//! `cargo xtask examples`: runs the examples that need no hardware, and checks their last line.
 
 use std::process::{Command, ExitCode, Stdio};
 
@@ -7,11 +7,11 @@ use anyhow::Context;
 use xtask_build::results::{Outcome, Results};
 use xtask_build::workspace::{built, cargo, is_built, root};
 
-/// An example, and what it must end with.
+/// An example, and its expected end.
 struct Example {
     package: &'static str,
     name: &'static str,
-    /// What stands in the last line of its output.
+    /// Expected text in the last line of its output.
     last_line: &'static str,
 }
 

@@ -1,8 +1,8 @@
 //! `cargo xtask files-bench`: what calls about files cost a program that uses no RDMA, under `gdr run` and without.
 //!
-//! The library for `LD_PRELOAD` stands in front of the C library there. Programs with and without it run in turns, so
-//! that other load of the host is in both, and the median of the ratios of all turns is what counts. Valgrind, if it is
-//! there, counts the instructions that are added to a call: the same at every run.
+//! The library for `LD_PRELOAD` is in front of the C library there. Programs with and without it take turns, so that
+//! other load on the host affects both, and the median of the ratios of all turns is judged. Valgrind, if installed,
+//! counts the instructions added to a call, which are the same in every run.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -16,7 +16,7 @@ use crate::instructions::{instructions, starts};
 use xtask_build::verbs_library;
 use xtask_build::workspace::{PROFILE, root, succeed, target};
 
-/// The calls of files.c, and how often one turn makes each.
+/// Calls of files.c, and how often one turn makes each.
 const CALLS: [(&str, u32); 16] = [
     ("open", 50_000),
     ("open-absent", 100_000),
@@ -37,9 +37,9 @@ const CALLS: [(&str, u32); 16] = [
 ];
 /// How often a call is made for Valgrind.
 const COUNTED: u32 = 1_000;
-/// How many entries the folder has that is listed.
+/// Number of entries in the folder that is listed.
 const ENTRIES: u32 = 100;
-/// The greatest ratio of the time with the library to the time without.
+/// Maximum ratio of the time with the library to the time without it.
 const MOST: f64 = 1.02;
 
 /// What to measure.
@@ -69,7 +69,7 @@ enum Front {
     Nothing,
 }
 
-/// Measures, and fails where a call takes longer with the library.
+/// Measures, and fails if a call takes longer with the library.
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if !starts("cc") {
         println!("SKIPPED (cc is not installed): files-bench");
@@ -94,7 +94,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
         }
         let mut times = (Vec::new(), Vec::new(), Vec::new());
         for turn in 0..options.turns.get() {
-            // The second one of a turn may find caches warmer.
+            // The second program of a turn may find warmer caches.
             let (without, with) = if turn % 2 == 0 {
                 let without = setup.time(Front::Nothing, call, count)?;
                 (without, setup.time(Front::Library, call, count)?)
@@ -121,7 +121,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(exit)
 }
 
-/// Of at least one figure.
+/// Returns the median of at least one figure.
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
@@ -153,7 +153,7 @@ impl Setup {
         let mut compiler = Command::new("cc");
         compiler
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2"])
-            // The first call of a function would look for it.
+            // Otherwise the first call of a function would have to look it up.
             .args(["-Wl,-z,now"])
             .arg(root().join("tests/suites/src/files_bench/files.c"))
             .arg("-o")
@@ -166,7 +166,7 @@ impl Setup {
         })
     }
 
-    /// The program, which makes a call so many times.
+    /// Returns the program, which makes a call so many times.
     fn command(&self, front: Front, call: &str, count: u32) -> Command {
         let mut command = Command::new(&self.program);
         command
@@ -182,7 +182,7 @@ impl Setup {
         command
     }
 
-    /// The nanoseconds of a call.
+    /// Measures the duration of a call in nanoseconds.
     fn time(&self, front: Front, call: &str, count: u32) -> anyhow::Result<f64> {
         let output = self
             .command(front, call, count)
@@ -199,7 +199,7 @@ impl Setup {
         }
     }
 
-    /// The instructions that the library adds to a call.
+    /// Measures how many instructions the library adds to a call.
     fn added(&self, call: &str) -> anyhow::Result<f64> {
         let of_calls = |front| -> anyhow::Result<f64> {
             let all = instructions(&self.command(front, call, COUNTED))?;

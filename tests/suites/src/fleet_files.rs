@@ -100,7 +100,7 @@ fn pytest() -> anyhow::Result<Outcome> {
     Outcome::of(gdr)
 }
 
-/// The files below `contrib/` with an extension.
+/// Returns the files below `contrib/` with an extension.
 fn files(extension: &str) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = contrib()?;
     files.retain(|file| file.extension().is_some_and(|it| it == extension));

@@ -23,20 +23,20 @@ pub struct Options {
 /// How long the targets run.
 #[derive(Clone, Copy, Debug)]
 enum Effort {
-    /// The same inputs each time, for [`SMOKE_SECONDS`] at most: `cargo xtask test` repeats.
+    /// The same inputs each time, for at most [`SMOKE_SECONDS`], because `cargo xtask test` must be reproducible.
     Smoke,
-    /// Other inputs each time, beginning with those that earlier runs found, for this many seconds.
+    /// Different inputs each time, for this many seconds, starting with the ones that earlier runs found.
     Search(u32),
 }
 
-/// How many targets run at once: each uses one CPU.
+/// Number of targets to run at once. Each uses one CPU.
 const AT_ONCE: usize = 2;
 
-/// Most code of a target is entered within a second or two.
+/// Most code of a target is reached within a second or two.
 const SMOKE_SECONDS: u32 = 4;
 
-/// What cargo-fuzz passes for a run without a sanitizer: counters at each branch, by which
-/// libFuzzer finds its way, and overflow checks.
+/// Flags that cargo-fuzz passes for a run without a sanitizer: counters at each branch, which guide libFuzzer, and
+/// overflow checks.
 const INSTRUMENTED: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
      -Cllvm-args=-sanitizer-coverage-pc-table -Ccodegen-units=1 -Cdebug-assertions --cfg fuzzing";
@@ -52,12 +52,12 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(results.close())
 }
 
-/// A run of every target, so short that it finds only what fails at once.
+/// Runs every target, so briefly that only immediate failures are found.
 pub fn smoke() -> anyhow::Result<Outcome> {
     all(&targets()?, Effort::Smoke)
 }
 
-/// The names of all targets.
+/// Returns the names of all targets.
 fn targets() -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(root().join("fuzz/fuzz_targets"))? {
@@ -104,9 +104,9 @@ fn build() -> anyhow::Result<PathBuf> {
     Ok(target().join("fuzz").join(host()?).join("release"))
 }
 
-/// The command that builds the targets.
+/// Returns the command that builds the targets.
 pub fn build_command() -> anyhow::Result<Command> {
-    // Only with an explicit target are build scripts built without the flags.
+    // Build scripts are built without the flags only if the target is explicit.
     let mut command = cargo(&["build", "--manifest-path", "fuzz/Cargo.toml", "--release"]);
     command
         .args(["--locked", "--target", &host()?])
@@ -115,7 +115,7 @@ pub fn build_command() -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// The target triple of this machine.
+/// Returns the target triple of this machine.
 fn host() -> anyhow::Result<String> {
     let output = Command::new("rustc")
         .arg("-vV")
@@ -126,7 +126,7 @@ fn host() -> anyhow::Result<String> {
     line.map(str::to_owned).context("rustc names no host")
 }
 
-/// Runs one target. Inputs that a search finds stay in `target/fuzz/corpus`, an input that fails in
+/// Runs one target. Inputs found by a search stay in `target/fuzz/corpus`, and a failing input in
 /// `target/fuzz/artifacts`.
 fn run_one(folder: &Path, name: &str, effort: Effort) -> anyhow::Result<Outcome> {
     let artifacts = make_folder("artifacts", name)?;
@@ -162,7 +162,7 @@ fn run_one(folder: &Path, name: &str, effort: Effort) -> anyhow::Result<Outcome>
     Ok(Outcome::Passed)
 }
 
-/// A folder of a target, for what its runs leave.
+/// Creates a folder of a target, for what its runs leave.
 fn make_folder(kind: &str, name: &str) -> anyhow::Result<PathBuf> {
     let folder = target().join("fuzz").join(kind).join(name);
     fs::create_dir_all(&folder)
@@ -170,7 +170,7 @@ fn make_folder(kind: &str, name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Whether the targets can be built.
+/// Returns whether the targets can be built.
 pub fn has_cpp() -> bool {
     let mut probe = Command::new("c++");
     probe

@@ -27,10 +27,10 @@ const EXAMPLES: [(&str, &str); 8] = [
     ("gdr-verbs", "raw_packets"),
 ];
 
-/// A rank of NCCL's allreduces.
+/// A rank of NCCL's allreduce operations.
 const NCCL: &str = include_str!("../bundle/nccl.py");
 
-/// Objects of one GPU that another process reads into another GPU.
+/// Objects of one GPU that another process reads into a different GPU.
 const OBJECTS: &str = include_str!("../bundle/objects.py");
 
 /// Weights of a model, from one process to another.
@@ -59,7 +59,7 @@ pub fn make(out: &Path) -> anyhow::Result<()> {
     for folder in ["bin", "lib", "include", "verbs"] {
         fs::create_dir_all(out.join(folder))?;
     }
-    // First, because `clear` knows a bundle by it, even an incomplete one.
+    // Write this first, because `clear` recognizes a bundle by it, even an incomplete one.
     let script = out.join("run.sh");
     fs::write(&script, SCRIPT.replace("@STEPS@", &steps()))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
@@ -78,7 +78,7 @@ pub fn make(out: &Path) -> anyhow::Result<()> {
     fs::write(out.join("wheel.py"), WHEEL)?;
     match wheel::build(PROFILE, &out.join("wheel")) {
         Ok(_) => {}
-        // Its steps are skipped then.
+        // The steps that need it are then skipped.
         Err(error) if error.is::<Unavailable>() => println!("no Python wheel: {error}"),
         Err(error) => return Err(error),
     }
@@ -113,12 +113,12 @@ fn steps() -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Quotes a text as one word of the shell.
+/// Quotes a text as a single shell word.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Removes an old bundle. Any other folder with contents is an error and stays as it is.
+/// Removes an old bundle. Any other nonempty folder is an error and stays unchanged.
 fn clear(out: &Path) -> anyhow::Result<()> {
     let is_empty = fs::read_dir(out)
         .map(|mut entries| entries.next().is_none())

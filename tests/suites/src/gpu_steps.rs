@@ -95,7 +95,7 @@ pub const STEPS: &[Step] = &[
         file: "trace-raw-packets",
         prints: Prints::Text,
         limit_s: 60,
-        // Half of the bytes are sent from GPU memory, and half received there.
+        // Half of the bytes are sent from GPU memory, and half are received there.
         command: r#""$GDR" trace --require direct=50% -- "$GDR" run --nic 127.0.0.1 --only-soft -- "$HERE/bin/raw_packets" gdr0 gdr0"#,
     },
     Step {
@@ -229,7 +229,7 @@ pub const STEPS: &[Step] = &[
         file: "mesh",
         prints: Prints::Text,
         limit_s: 120,
-        // The ranks share CPUs, so no rate is judged; bytes are compared.
+        // The ranks share CPUs, so rates are not judged; bytes are compared.
         command: "mesh --provider soft --least 0",
     },
     Step {
@@ -254,7 +254,7 @@ pub const STEPS: &[Step] = &[
         command: r#"two_gpus; GDR_VERBS_GPU_READS=copy-engine nccl_direct nccl-two-gpus-copy-engine $((256 << 20)) 0 1 "$GDR" run --nic 127.0.0.1 --"#,
     },
     Step {
-        // The calls hold locks of the driver while they wait for NCCL's kernels, which wait for gdr.
+        // The calls hold locks of the driver while they wait for NCCL's kernels, which in turn wait for gdr.
         name: "two GPUs: NCCL through gdr's device while memory is allocated and freed",
         file: "nccl-two-gpus-allocate",
         prints: Prints::Text,

@@ -1,4 +1,4 @@
-//! `cargo xtask habits`: what every commit, every workflow, every published crate and the page of guards keep to.
+//! `cargo xtask habits`: rules for every commit, every workflow, every published crate and the page of guards.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use xtask_build::workspace::root;
 
 /// The last commit with a longer subject.
 const BEFORE: &str = "528b4671";
-/// The characters of the longest subject.
+/// Maximum length of a subject in characters.
 const LONGEST: usize = 70;
 
 pub fn run() -> anyhow::Result<ExitCode> {
@@ -46,14 +46,14 @@ fn subjects() -> anyhow::Result<Outcome> {
     Ok(outcome(log.lines().filter_map(too_long)))
 }
 
-/// What is wrong with a line `COMMIT SUBJECT` of the log.
+/// Returns what is wrong with a line `COMMIT SUBJECT` of the log.
 fn too_long(line: &str) -> Option<String> {
     let (commit, subject) = line.split_once(' ').unwrap_or((line, ""));
     let length = subject.chars().count();
     (length > LONGEST).then(|| format!("{commit}: {length} characters: {subject}"))
 }
 
-/// Every action of a workflow is named by a hash, with its version in a comment.
+/// Checks that every action of a workflow is named by a hash, with its version in a comment.
 fn actions() -> anyhow::Result<Outcome> {
     let pinned = Regex::new(r"^[a-z-]+/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")?;
     let mut count = 0;
@@ -73,8 +73,8 @@ fn actions() -> anyhow::Result<Outcome> {
     Ok(outcome(wrong))
 }
 
-/// Every published crate has the texts of the root. A link that was stored as a regular file has the path of its
-/// target as text.
+/// Checks that every published crate has the licence texts of the root. A link that was stored as a regular file
+/// contains the path of its target.
 fn licences() -> anyhow::Result<Outcome> {
     let mut count = 0;
     let mut wrong = Vec::new();
@@ -97,7 +97,7 @@ fn licences() -> anyhow::Result<Outcome> {
     Ok(outcome(wrong))
 }
 
-/// The tests that docs/guards.md names exist.
+/// Checks that the tests that docs/guards.md names exist.
 fn guards() -> anyhow::Result<Outcome> {
     let page = fs::read_to_string(root().join("docs/guards.md")).context("docs/guards.md")?;
     let named: Vec<_> = named_tests(&page).collect();
@@ -113,7 +113,7 @@ fn guards() -> anyhow::Result<Outcome> {
     })))
 }
 
-/// The files and tests of the page's `FILE.rs` `TEST`.
+/// Returns the files and tests of the page's `FILE.rs` `TEST`.
 fn named_tests(page: &str) -> impl Iterator<Item = (&str, &str)> {
     page.match_indices(".rs` `").filter_map(|(at, between)| {
         let (before, after) = (&page[..at + ".rs".len()], &page[at + between.len()..]);

@@ -1,8 +1,8 @@
-//! `cargo xtask instructions`: how many instructions the hot paths take.
+//! `cargo xtask instructions`: counts the instructions of the hot paths.
 //!
-//! Times on a busy machine say little; counts of instructions say which commit made a path longer.
-//! Each figure is the difference between two runs of one program under Valgrind, so that starting
-//! and ending it are not counted. Valgrind has no AVX-512: copies use the best routine without.
+//! On a busy machine, times say little, whereas instruction counts show which commit made a path longer. Each figure is
+//! the difference between two runs of one program under Valgrind, so that its start and end are not counted. Valgrind
+//! lacks AVX-512, so copies use the best routine without it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -19,14 +19,14 @@ pub struct Options {
     tree: Option<PathBuf>,
 }
 
-/// The copies that are counted.
+/// Sizes of the copies to count.
 const COPY_SIZES: [u32; 3] = [8, 64, 4096];
-/// The payloads of packets that are counted.
+/// Packet payloads to count.
 const PACKET_SIZES: [u32; 4] = [0, 64, 1024, 4096];
-/// How often a path is walked.
+/// How often a path is executed.
 const REPEATS: u32 = 20_000;
 
-/// A checkout with the programs that were built in it.
+/// A checkout with the programs built in it.
 struct Built {
     tree: PathBuf,
     /// Where they are.
@@ -145,7 +145,7 @@ fn copies(built: &Built) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The copy routine that is chosen under Valgrind.
+/// Returns the copy routine that is chosen under Valgrind.
 fn routine(built: &Built) -> anyhow::Result<String> {
     let mut command = Command::new(built.release.join("gdr"));
     command.args(["info", "--simulate", "--json"]);
@@ -160,7 +160,7 @@ fn routine(built: &Built) -> anyhow::Result<String> {
     Ok(routine.context("no copy routine is named")?.to_owned())
 }
 
-/// WRITE packets at a responder: their ICRC, their headers, their bytes, and acknowledgements.
+/// Counts WRITE packets at a responder: ICRC, headers, bytes, and acknowledgements.
 fn packets(built: &Built) -> anyhow::Result<()> {
     println!("\nWRITE received by a responder: instructions a packet");
     for size in PACKET_SIZES {
@@ -175,7 +175,7 @@ fn packets(built: &Built) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The doctor on the example node, and what a start of the program takes of it.
+/// Counts the instructions of the doctor on the example node, and how many of them a start of the program takes.
 fn doctor(built: &Built) -> anyhow::Result<()> {
     println!("\nThe gdr command: instructions a run");
     for line in [
@@ -194,7 +194,7 @@ fn doctor(built: &Built) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The program under a tool of Valgrind.
+/// Returns the program under a tool of Valgrind.
 fn valgrind(program: &Command, tool: &str) -> Command {
     let mut command = Command::new("valgrind");
     command.arg(format!("--tool={tool}"));
@@ -211,13 +211,13 @@ fn valgrind(program: &Command, tool: &str) -> Command {
     command
 }
 
-/// How many instructions a program executes.
+/// Returns how many instructions a program executes.
 pub(crate) fn instructions(program: &Command) -> anyhow::Result<u64> {
     let output = valgrind(program, "cachegrind")
         .output()
         .context("valgrind cannot be started")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    // The doctor ends with 2 where it finds a fault, as it does on the example node.
+    // The doctor exits with 2 if it finds a fault, as it does on the example node.
     if !matches!(output.status.code(), Some(0..=3)) {
         bail!(
             "{program:?} failed under Valgrind: {}\n{said}",

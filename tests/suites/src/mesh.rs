@@ -1,8 +1,8 @@
 //! `cargo xtask mesh`: `gdr mesh` between many processes of this machine.
 //!
-//! The ranks have soft devices and host memory. They are started by Open MPI of the distribution, by a host
-//! file, and with the variables of Slurm and torchrun. One is throttled by the kernel in a network
-//! namespace of its own, one is killed: each has to be named, and all others have to end.
+//! The ranks have soft devices and host memory. They are started by the distribution's Open MPI, by a host file, and
+//! with the variables of Slurm and torchrun. The kernel throttles one rank in its own network namespace, and one rank
+//! is killed: each must be named, and all others must end.
 
 mod namespaces;
 mod open_mpi;
@@ -23,11 +23,11 @@ use crate::running::{Running, free_port, print_end};
 use xtask_build::results::{Outcome, Results, Unavailable};
 use xtask_build::workspace::{self, target};
 
-/// After this a case failed. The longest takes half a minute on two idle CPUs.
+/// A case fails after this time. The longest takes half a minute on two idle CPUs.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Host memory, and deadlines that a busy machine keeps.
+/// Host memory, and deadlines that even a busy machine meets.
 const COMMON: &str = "--host-memory --provider soft --json --size 1K --wait 200 --timeout 30";
-/// Rates are not judged where processes share CPUs.
+/// Rates are not judged if processes share CPUs.
 const ANY_RATE: &str = "--duration 10 --least 0";
 
 /// A case.
@@ -74,7 +74,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// All cases.
+    /// Returns all cases.
     pub const fn all() -> Self {
         Self {
             filters: Vec::new(),
@@ -102,7 +102,7 @@ pub fn record(results: &mut Results, options: &Options) {
         for case in options.cases() {
             let outcome = match &gdr {
                 Ok(gdr) => match outcome(case, gdr) {
-                    // Its processes share the CPUs with whatever else runs.
+                    // Its processes share the CPUs with everything else that runs.
                     Outcome::Failed => {
                         println!("once more: {}", case.name());
                         let again = outcome(case, gdr);
@@ -149,7 +149,7 @@ struct Mesh {
     gdr: PathBuf,
     /// Where the output of the ranks goes.
     folder: PathBuf,
-    /// Of the meeting, and of the devices.
+    /// Port of the meeting point and of the devices.
     port: u16,
     deadline: Instant,
 }
@@ -181,13 +181,13 @@ impl Mesh {
         }
     }
 
-    /// Adds the program and the options of one rank to a command that starts programs.
+    /// Appends the program and the options of one rank to a command that starts programs.
     fn rank(&self, mut command: Command, options: &str) -> Command {
         command
             .args(options.split_whitespace())
             .args(COMMON.split_whitespace())
             .args(["--udp-port", &self.port.to_string()])
-            // Whatever devices this machine has.
+            // Independent of this machine's devices.
             .env("GDR_LIBIBVERBS", "/nonexistent/libibverbs.so.1");
         for variable in LAUNCHERS.iter().flat_map(|names| names.iter()) {
             command.env_remove(variable);
@@ -195,14 +195,14 @@ impl Mesh {
         command
     }
 
-    /// `gdr mesh` as it runs on this host.
+    /// Returns `gdr mesh` as it runs on this host.
     fn gdr(&self) -> Command {
         let mut command = Command::new(&self.gdr);
         command.arg("mesh");
         command
     }
 
-    /// Ranks with the variables of a launcher, all as they should be.
+    /// Starts ranks with a launcher's variables, all of which should succeed.
     fn launched(&self, ranks: usize, variables: Variables) -> anyhow::Result<()> {
         let options = format!("{ANY_RATE} --meet localhost:{}", self.port);
         let commands = (0..ranks).map(|rank| {
@@ -228,7 +228,7 @@ impl Mesh {
         self.passes(ranks, commands)
     }
 
-    /// All ranks end with 0, and every direction is measured.
+    /// Checks that all ranks end with 0, and every direction is measured.
     fn passes(&self, count: usize, commands: impl Iterator<Item = Command>) -> anyhow::Result<()> {
         let mut ranks = Ranks::start(&self.folder, commands)?;
         let judged = ranks.statuses(self.deadline).and_then(|statuses| {
@@ -260,7 +260,7 @@ impl Mesh {
         judged
     }
 
-    /// Six hosts; one sends so slowly that it is far below all others on any machine.
+    /// Runs six hosts, one of which sends so slowly that it is far below the others on any machine.
     fn throttled(&self) -> anyhow::Result<()> {
         const RANKS: usize = 6;
         const SLOW: usize = 2;
@@ -293,7 +293,7 @@ impl Mesh {
         self.shown(judged, &ranks)
     }
 
-    /// A rank is killed between two rounds, or in one.
+    /// Runs a mesh in which a rank is killed between two rounds, or in one.
     fn killed(&self) -> anyhow::Result<()> {
         const RANKS: usize = 6;
         const VICTIM: usize = 3;
@@ -344,7 +344,7 @@ impl Mesh {
     }
 }
 
-/// Every direction is measured, and nothing is an outlier.
+/// Checks that every direction is measured, and nothing is an outlier.
 fn whole(report: &ranks::Report, ranks: usize) -> anyhow::Result<()> {
     if let Some(gap) = report.gap(ranks) {
         bail!("{gap}");
@@ -358,7 +358,7 @@ fn whole(report: &ranks::Report, ranks: usize) -> anyhow::Result<()> {
 /// The variables that a launcher gives to a rank.
 type Variables = fn(rank: usize, ranks: usize) -> Vec<(&'static str, String)>;
 
-/// Those that this machine may have set for this process.
+/// Variables that this machine may have set for this process.
 const LAUNCHERS: [[&str; 4]; 3] = [
     ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"],
     [

@@ -1,5 +1,5 @@
-//! `cargo xtask loom` and `cargo xtask miri`: models that are run under every interleaving of
-//! their threads, and tests that run in an interpreter that detects undefined behaviour.
+//! `cargo xtask loom` and `cargo xtask miri`: models that run under every interleaving of their threads, and tests that
+//! run in an interpreter that detects undefined behaviour.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -10,8 +10,7 @@ use xtask_build::workspace::{cargo, cargo_of, target};
 /// A crate's tests under Miri.
 struct Interpreted {
     package: &'static str,
-    /// Filters for the tests that use no file, socket or GPU. All of them together end within a
-    /// minute.
+    /// Filters for the tests that use no file, socket or GPU. Together they take less than a minute.
     filters: &'static [&'static str],
 }
 
@@ -51,7 +50,7 @@ pub fn loom() -> anyhow::Result<Outcome> {
     Outcome::of(loom_command())
 }
 
-/// The command that builds and runs the models.
+/// Returns the command that builds and runs the models.
 pub fn loom_command() -> Command {
     let packages = ["--package", "gdrapi", "--package", "gdr-nic"];
     let mut command = cargo(&["test", "--test", "loom"]);
@@ -90,7 +89,7 @@ pub fn miri() -> anyhow::Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Whether Miri is installed with the standard library's source, which it would else download.
+/// Returns whether Miri is installed with the standard library's source, which it would otherwise download.
 fn has_miri() -> bool {
     let mut probe = cargo_of("nightly");
     probe.args(["miri", "--version"]).stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! `cargo xtask msrv`: whether the workspace compiles with the oldest Rust that it promises.
+//! `cargo xtask msrv`: checks that the workspace compiles with the oldest supported Rust.
 
 use std::fs;
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ pub fn check() -> anyhow::Result<Outcome> {
     Outcome::of(command)
 }
 
-/// The `rust-version` of the workspace.
+/// Returns the `rust-version` of the workspace.
 fn rust_version() -> anyhow::Result<String> {
     let manifest = root().join("Cargo.toml");
     let text = fs::read_to_string(&manifest)?;

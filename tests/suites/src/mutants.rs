@@ -165,7 +165,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let scratch = Scratch::new()?;
     let mut table = Table::default();
-    // All of them before the first mutation: one build without changes serves them.
+    // Run all of these before the first mutation, so that one build without changes serves them.
     let mut baselines = HashSet::new();
     for mutation in chosen.values().flatten() {
         if !baselines.insert((&mutation.test, &mutation.cfg)) {
@@ -195,7 +195,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Whether cargo's output shows at least one test.
+/// Returns whether cargo's output shows at least one test.
 fn ran_any(output: &str) -> bool {
     let run = |line: &str| line.starts_with("running ") && !line.starts_with("running 0 ");
     output.lines().any(run)
@@ -221,7 +221,7 @@ enum Ended {
     Hung,
 }
 
-/// A copy of the tree and its target folder. Both are kept for the next run.
+/// A copy of the tree, and its target folder. Both are kept for the next run.
 struct Scratch {
     tree: PathBuf,
     target: PathBuf,
@@ -289,7 +289,7 @@ impl Scratch {
             target.push(cfg);
         }
         if !mutation.file.starts_with("crates/gdr-nic/src/wire/memory") {
-            // What the engine does for UDP shows only where no packet goes by shared memory.
+            // The engine's behaviour over UDP only shows if no packet goes through shared memory.
             command.env("GDR_WIRE", "udp");
         }
         command
@@ -299,7 +299,7 @@ impl Scratch {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // A group, so that `wait` can end the processes that the tests start.
+            // A process group, so that `wait` can end the processes that the tests start.
             .process_group(0);
         wait(command, LIMIT)
     }
@@ -350,7 +350,7 @@ fn wait(mut command: Command, limit: Duration) -> anyhow::Result<Ended> {
         }
         if Instant::now() >= end {
             let group = rustix::process::Pid::from_child(&child);
-            // This fails if the group has ended in between.
+            // Fails if the group has ended in the meantime.
             let _ended = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
             child.wait()?;
             return Ok(Ended::Hung);

@@ -1,11 +1,11 @@
-//! Tables of docs/run.md that are made of lists, for tests.
+//! Tables of docs/run.md that are generated from lists, for tests.
 
 use std::fs;
 
 use xtask_build::workspace::root;
 
-/// Checks a table between `<!-- NAME -->` and `<!-- end of NAME -->`. `cargo xtask docs` sets `GDR_WRITE_DOCS`, which
-/// writes it.
+/// Checks a table between `<!-- NAME -->` and `<!-- end of NAME -->`, or writes it if `GDR_WRITE_DOCS` is set, as by
+/// `cargo xtask docs`.
 pub(crate) fn check_or_write(name: &str, table: &str) {
     let [before, after] = ["", "end of "].map(|end| format!("<!-- {end}{name} -->\n"));
     let path = root().join("docs/run.md");

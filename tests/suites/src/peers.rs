@@ -16,11 +16,11 @@ use crate::running::{Running, print_end};
 use crate::verbs_programs::{Profile, Setup};
 
 const LIST: &str = include_str!("peers.toml");
-/// What `gdr trace --require-rdma` of a command line ends with, where that moved nothing by a device.
+/// Start of the last line of `gdr trace --require-rdma` if a command line moved nothing through a device.
 const NOT_MET: &str = "error: --require-rdma is not met";
-/// After this a suite failed.
+/// A suite fails after this time.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
-/// After this one of `cargo xtask test` failed. It takes seconds.
+/// A suite within `cargo xtask test` fails after this time. It takes seconds.
 const LIMIT_OF_STEP: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
@@ -72,9 +72,9 @@ struct Suite {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Source {
-    /// The packages of `cargo xtask verbs-programs`.
+    /// From the packages of `cargo xtask verbs-programs`.
     Debian,
-    /// Where the user has built it.
+    /// From where the user has built it.
     Folder,
 }
 
@@ -84,13 +84,13 @@ enum Source {
 enum Place {
     #[default]
     Loopback,
-    /// The interface of the route to other hosts: libfabric leaves out the one of loopback.
+    /// On the interface of the route to other hosts, because libfabric leaves out the loopback interface.
     Interface,
 }
 
 impl Place {
     fn address(self) -> anyhow::Result<IpAddr> {
-        /// An address of documentation (RFC 5737). Nothing is sent to it.
+        /// An address for documentation (RFC 5737). Nothing is sent to it.
         const ELSEWHERE: (Ipv4Addr, u16) = (Ipv4Addr::new(198, 51, 100, 1), 9);
         if self == Self::Loopback {
             return Ok(Ipv4Addr::LOCALHOST.into());
@@ -137,7 +137,7 @@ impl TryFrom<String> for Pattern {
 }
 
 impl Pattern {
-    /// The first group that each match has.
+    /// Returns the first group that each match has.
     fn all<'a>(&self, text: &'a str) -> Vec<&'a str> {
         let found = self.0.captures_iter(text);
         let groups = found.filter_map(|it| it.iter().skip(1).flatten().next());
@@ -146,7 +146,7 @@ impl Pattern {
 }
 
 impl Suite {
-    /// What is not as the list has it.
+    /// Returns what is not as the list has it.
     fn differences(&self, output: &str) -> anyhow::Result<Vec<String>> {
         let skipped = self.skipped.iter().flat_map(|it| it.all(output));
         let (mut failed, skipped) = (self.failed.all(output), skipped.collect::<Vec<_>>());
@@ -218,7 +218,7 @@ impl Suite {
         let output = target().join(format!("{}.log", self.name));
         shell.current_dir(folder);
         let mut running = Running::start(shell, output.clone())?;
-        // Its status says whether any test failed, which the list knows.
+        // Its status says whether any test failed, which the list already covers.
         if running.status(Instant::now() + limit)?.is_none() {
             println!("{}: did not end in {} s", self.name, limit.as_secs());
             print_end(&self.name, &output);
@@ -341,7 +341,7 @@ mod tests {
             &none,
             "ok a\nerror: --require-rdma is not met: process 1 moved nothing\n"
         ));
-        // Fewer tests than there were.
+        // Fewer tests than before.
         assert!(!as_expected(&none, ""));
         assert!(as_expected(&one, "ok a\nno b\nskipped no GPU\n"));
         assert!(!as_expected(&one, "ok a\nno bb\nno b\nskipped no GPU\n"));

@@ -1,16 +1,16 @@
-//! Programs that give way to others.
+//! Programs that run with low priority.
 
 use std::thread::{self, JoinHandle};
 
 use rustix::process::nice;
 
-/// Runs `work` in a thread whose programs have a niceness, sched(7): 19 is the most.
+/// Runs `work` on a thread whose programs have a niceness, sched(7): 19 is the maximum.
 pub fn spawn<T: Send + 'static>(
     niceness: i32,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
     thread::spawn(move || {
-        // Linux has a niceness for each thread, which its children inherit. No result depends on it.
+        // Linux has a niceness per thread, which its children inherit. No result depends on it.
         if let Err(error) = nice(niceness) {
             eprintln!("the priority stays as it is: {error}");
         }

@@ -10,22 +10,22 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// How often it is looked whether a server listens, which nothing announces.
+/// How often to check whether a server listens, which nothing announces.
 const LISTEN_INTERVAL: Duration = Duration::from_millis(5);
-/// How many lines of a program's output are printed: a program that writes to a file writes its errors before
-/// what it has printed until then.
+/// Number of lines of a program's output to print. A program that writes to a file writes its errors before the output
+/// printed until then.
 const PRINTED: usize = 30;
 
 /// How a server ends after its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerEnd {
     ByItself,
-    /// It serves others until it is killed.
+    /// It serves further clients until it is killed.
     Killed,
 }
 
 /// Runs a server, and its client once the server listens at a port of TCP or rdma_cm, or has joined a multicast group
-/// at this port of UDP, with a file for the output of each; returns what failed.
+/// at this UDP port. Each end's output goes to a file. Returns what failed.
 pub(crate) fn serve(
     port: u16,
     end: ServerEnd,
@@ -50,7 +50,7 @@ pub(crate) fn serve(
     Ok(failure.map(|failure| format!("the server {failure}")))
 }
 
-/// A program, which is killed when this is dropped.
+/// A program, killed on drop.
 pub(crate) struct Running(Child);
 
 impl Running {
@@ -76,12 +76,12 @@ impl Running {
         Ok(Self(child))
     }
 
-    /// Its process.
+    /// Returns its process.
     pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// The pipe of its output, if it has one that was not taken.
+    /// Takes the pipe of its output, if it has one that was not taken.
     pub(crate) fn take_output(&mut self) -> Option<ChildStdout> {
         self.0.stdout.take()
     }
@@ -126,12 +126,13 @@ impl Drop for Running {
     }
 }
 
-/// A TCP port that no socket has at an address. Another process may take it meanwhile.
+/// Returns a TCP port that is free at an address. Another process may take it in the meantime.
 pub(crate) fn free_port(address: IpAddr) -> anyhow::Result<u16> {
     Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
 }
 
-/// Whether a socket listens at a TCP port, or gdr's rdma_cm, or is one of a multicast group. Connecting would take the place of the client.
+/// Returns whether a socket or gdr's rdma_cm listens at a port, or a socket has joined a multicast group there.
+/// Connecting would take the place of the client.
 fn is_listening(port: u16) -> anyhow::Result<bool> {
     if lists_service(&fs::read_to_string("/proc/net/unix")?, port) {
         return Ok(true);
@@ -140,7 +141,7 @@ fn is_listening(port: u16) -> anyhow::Result<bool> {
         return Ok(true);
     }
     for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        // Without IPv6 there is no second file.
+        // Without IPv6, there is no second file.
         let table = fs::read_to_string(file).unwrap_or_default();
         if lists_listener(&table, port) {
             return Ok(true);
@@ -160,7 +161,8 @@ fn lists_listener(table: &str, port: u16) -> bool {
     })
 }
 
-/// Reads the kernel's table of UDP sockets, in which those of multicast groups have the addresses of these.
+/// Looks for a multicast group at `port` in the kernel's table of UDP sockets, which lists sockets of a group under
+/// its address.
 fn lists_member(table: &str, port: u16) -> bool {
     let locals = table.lines().skip(1);
     let locals = locals.filter_map(|line| line.split_whitespace().nth(1)?.split_once(':'));
@@ -173,7 +175,7 @@ fn lists_member(table: &str, port: u16) -> bool {
 
 /// Reads the kernel's table of Unix sockets, which names the services that gdr's processes listen for.
 fn lists_service(table: &str, port: u16) -> bool {
-    // The port spaces of TCP, UDP and InfiniBand.
+    // Port spaces of TCP, UDP and InfiniBand.
     let services = ["106", "111", "13f"].map(|space| format!("/cm/service/{space}{port:04x}"));
     let mut lines = table.lines();
     lines.any(|line| services.iter().any(|service| line.ends_with(service)))

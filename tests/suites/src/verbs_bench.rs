@@ -1,10 +1,10 @@
-//! `cargo xtask verbs-bench`: Debian's perftest, unmodified, under `gdr run`, beside `gdr perf` and the
-//! sweep of `gdr loopback`.
+//! `cargo xtask verbs-bench`: Debian's unmodified perftest under `gdr run`, compared with `gdr perf` and the sweep of
+//! `gdr loopback`.
 //!
-//! Both ends are processes on this host, and their devices gdr's own at one loopback address. perftest
-//! reaches the device through libgdr-verbs.so, `gdr perf` by Rust calls, so the ratio is what the
-//! interface of libibverbs costs. `gdr loopback` has both devices in one process, and 16 requests in
-//! flight. The programs take turns, so that other load of the host is in all of them.
+//! Both ends are processes on this host, with gdr's devices at one loopback address. perftest uses the device through
+//! libgdr-verbs.so, `gdr perf` through Rust calls, so the ratio is the cost of the libibverbs interface. `gdr loopback`
+//! has both devices in one process, and 16 requests in flight. The programs take turns, so that other load on the host
+//! affects all of them.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,9 +19,9 @@ use crate::running::{Running, ServerEnd, free_port, print_end, serve};
 use crate::verbs_programs::{Profile, Setup};
 use xtask_build::results::Unavailable;
 
-/// After this a measurement failed.
+/// A measurement fails after this time.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The least bandwidth of perftest, as a share of each gdr command's.
+/// Minimum bandwidth of perftest, as a share of each gdr command's bandwidth.
 const LEAST_SHARE: f64 = 0.9;
 
 /// One measurement by several programs.
@@ -29,7 +29,7 @@ const LEAST_SHARE: f64 = 0.9;
 struct Case {
     perftest: &'static str,
     verb: &'static str,
-    /// The options that perftest and `gdr perf` have.
+    /// Options that perftest and `gdr perf` share.
     options: &'static str,
     metric: Metric,
     references: &'static [Reference],
@@ -59,7 +59,7 @@ impl Reference {
     }
 }
 
-/// The figure that is compared.
+/// The figure to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Metric {
     /// Gb/s, the average.
@@ -68,8 +68,7 @@ enum Metric {
     Latency,
 }
 
-/// perftest asks for a completion of every 100th request unless `-Q` says otherwise, and posts them one
-/// by one.
+/// perftest requests a completion for every 100th request unless `-Q` says otherwise, and posts requests one by one.
 const CASES: [Case; 5] = [
     Case {
         perftest: "ib_write_bw",
@@ -94,7 +93,7 @@ const fn latency(perftest: &'static str, verb: &'static str) -> Case {
     }
 }
 
-/// The size of the requests of the bandwidth.
+/// Size of the requests for bandwidth.
 const SIZE: u64 = 65536;
 
 /// What to measure.
@@ -110,7 +109,7 @@ pub struct Options {
     filters: Vec<String>,
 }
 
-/// Measures, and fails where the bandwidth of perftest is less than its share.
+/// Measures, and fails if the bandwidth of perftest is below its share.
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let setup = match Setup::prepare(Profile::Release, options.address) {
         Ok(setup) => setup,
@@ -161,7 +160,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(exit)
 }
 
-/// The figures of several turns.
+/// Figures of several turns.
 #[derive(Debug, PartialEq)]
 struct Spread {
     lowest: f64,
@@ -170,7 +169,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Of at least one turn.
+    /// Returns the spread of at least one turn.
     fn of(mut figures: Vec<f64>) -> Self {
         figures.sort_by(f64::total_cmp);
         let at = |index: usize| figures.get(index).copied().unwrap_or(f64::NAN);
@@ -239,7 +238,7 @@ fn gdr_perf(setup: &Setup, case: &Case) -> anyhow::Result<f64> {
         .with_context(|| format!("gdr perf {} printed no row of figures: {text}", case.verb))
 }
 
-/// Measures with the sweep of `gdr loopback`, which has memory of a simulated GPU besides.
+/// Measures with the sweep of `gdr loopback`, which also has memory of a simulated GPU.
 fn gdr_loopback(setup: &Setup) -> anyhow::Result<f64> {
     let address = setup.address.to_string();
     let mut command = Command::new(&setup.gdr);
@@ -254,7 +253,7 @@ fn gdr_loopback(setup: &Setup) -> anyhow::Result<f64> {
     }
     let text = fs::read_to_string(&output)
         .with_context(|| format!("{} cannot be read", output.display()))?;
-    // After warnings, if there are any.
+    // After warnings, if any.
     let document = text.find('{').map_or("", |start| &text[start..]);
     let sweep: Sweep = serde_json::from_str(document)
         .with_context(|| format!("gdr loopback printed no sweep: {text}"))?;
@@ -262,7 +261,7 @@ fn gdr_loopback(setup: &Setup) -> anyhow::Result<f64> {
     rate.with_context(|| format!("the sweep of gdr loopback has no WRITE of {SIZE} bytes"))
 }
 
-/// What is read of the document `gdr.loopback.sweep`.
+/// The parts of the document `gdr.loopback.sweep` that are read.
 #[derive(Debug, Deserialize)]
 struct Sweep {
     rows: Vec<SweepRow>,
@@ -307,8 +306,8 @@ fn printed(setup: &Setup, name: &str, port: u16, ends: [Command; 2]) -> anyhow::
     fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))
 }
 
-/// The figure in the last line of perftest's that begins with a number: the average of the bandwidth
-/// (column 4), or the typical latency, which is the median (column 5).
+/// Returns the figure in the last line of perftest's output that begins with a number: the average bandwidth (column
+/// 4), or the typical latency, which is the median (column 5).
 fn figure_of_perftest(text: &str, metric: Metric) -> Option<f64> {
     let column = match metric {
         Metric::Bandwidth => 3,
@@ -321,7 +320,7 @@ fn figure_of_perftest(text: &str, metric: Metric) -> Option<f64> {
     row.split_whitespace().nth(column)?.parse().ok()
 }
 
-/// The same figure in the table of `gdr perf --csv`.
+/// Returns the same figure in the table of `gdr perf --csv`.
 fn figure_of_gdr(text: &str, metric: Metric) -> Option<f64> {
     let column = match metric {
         Metric::Bandwidth => "gbit_per_s",

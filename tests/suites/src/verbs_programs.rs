@@ -1,9 +1,8 @@
-//! `cargo xtask verbs-programs`: Debian's programs of libibverbs, unmodified, with gdr's verbs library.
+//! `cargo xtask verbs-programs`: Debian's unmodified libibverbs programs, with gdr's verbs library.
 //!
-//! perftest, the examples of libibverbs and librdmacm, and UCX come from Debian's packages, which are unpacked into
-//! the cache folder. Each case runs a program twice under `gdr run`, as server and client on one loopback
-//! address, and passes if both exit with 0. Some run under `gdr trace`, too, whose report has to be what
-//! gdr's engine counted.
+//! perftest, the examples of libibverbs and librdmacm, and UCX come from Debian's packages, which are unpacked into the
+//! cache folder. Each case runs a program twice under `gdr run`, as server and client on one loopback address, and
+//! passes if both exit with 0. Some also run under `gdr trace`, whose report must match the counters of gdr's engine.
 
 mod traced;
 
@@ -23,8 +22,8 @@ use xtask_build::results::{Outcome, Results, Unavailable};
 use xtask_build::verbs_library;
 use xtask_build::workspace::{self, PROFILE, root, succeed, target};
 
-/// Debian's packages of the programs and of the libraries that perftest and UCX are linked with, and of the tests
-/// that `cargo xtask peers` runs.
+/// Debian's packages of the programs, of the libraries that perftest and UCX are linked with, and of the tests that
+/// `cargo xtask peers` runs.
 const PACKAGES: [&str; 8] = [
     "busybox-static",
     "libibverbs-dev",
@@ -37,25 +36,25 @@ const PACKAGES: [&str; 8] = [
 ];
 /// The package without which there is nothing to run.
 const PROGRAMS: &str = "perftest";
-/// The program of docs/ten-minutes.md, as the page has it compiled.
+/// The program of docs/ten-minutes.md, compiled as on the page.
 const PAGE: &str = "ten-minutes";
-/// The address of both ends.
+/// Address of both ends.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// After this a case failed. The longest takes some seconds.
+/// A case fails after this time. The longest takes some seconds.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// perftest's local ACK timeout, of one second. With its own, of 67 ms, a connection ends when its peer gets no
-/// CPU for half a second, as happens beside other work on two CPUs.
+/// perftest's local ACK timeout: one second. With its default of 67 ms, a connection ends if its peer gets no CPU for
+/// half a second, as happens on two CPUs with other load.
 const ACK_TIMEOUT: &str = "18";
 
-/// It has no option for it.
+/// It has no option for the port.
 const PORT_OF_UDADDY: u16 = 7174;
 /// RoCE's.
 const UDP_PORT: u16 = 4791;
 
-/// The command lines, after variables of their environment and an option of `gdr run`. Those without a port run alone,
-/// the others as server and client. Where these have options of their own, they are the two halves of a line.
-/// `ADDRESS`, `PORT` and `FILE` are replaced.
+/// Command lines, preceded by environment variables and an option of `gdr run`. Lines without a port run alone, the
+/// others as server and client; if these have different options, they are the two halves of a line. `ADDRESS`, `PORT`
+/// and `FILE` are replaced.
 const CASES: &[&str] = &[
     PAGE,
     "ibv_devices",
@@ -177,7 +176,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// What programs print, besides that they exit with 0: UCX leaves out devices that it cannot use.
+/// Text that programs must print, besides exiting with 0: UCX leaves out devices that it cannot use.
 const EXPECTED: [(&str, [&str; 3]); 2] = [
     (
         "ucx_info -d",
@@ -197,8 +196,8 @@ const EXPECTED: [(&str, [&str; 3]); 2] = [
     ),
 ];
 
-/// What the library does not support yet: command lines that begin with this fail. One that passes is
-/// an error, so that this list stays true.
+/// What the library does not support yet: command lines that begin with this fail. If one passes, that is an error, so
+/// that this list stays true.
 const GAPS: [(&str, &str); 0] = [];
 
 /// Programs that run alone.
@@ -214,7 +213,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// All command lines.
+    /// Returns all command lines.
     pub const fn all() -> Self {
         Self {
             filters: Vec::new(),
@@ -257,7 +256,7 @@ fn cases(results: &mut Results, options: &Options) {
         let name = case.name();
         let outcome = match &prepared {
             Ok(setup) => match judge(case.line(), setup.passes(case)) {
-                // Its two processes share the cores with whatever else runs.
+                // Its two processes share the cores with everything else that runs.
                 Outcome::Failed => {
                     println!("once more: {name}");
                     let again = judge(case.line(), setup.passes(case));
@@ -282,7 +281,7 @@ fn cases(results: &mut Results, options: &Options) {
     }
 }
 
-/// The outcome of a case that passed, or not.
+/// Returns the outcome of a case that passed, or not.
 fn judge(line: &str, passed: anyhow::Result<bool>) -> Outcome {
     let gap = GAPS.iter().find(|(start, _)| line.starts_with(start));
     match (passed, gap) {
@@ -305,7 +304,7 @@ fn judge(line: &str, passed: anyhow::Result<bool>) -> Outcome {
 /// A profile of cargo.
 #[derive(Clone, Copy, Debug)]
 pub enum Profile {
-    /// The one in which `cargo xtask test` builds everything else.
+    /// The profile in which `cargo xtask test` builds everything else.
     Dev,
     /// The one to measure.
     Release,
@@ -369,7 +368,7 @@ impl Setup {
         }
         fs::create_dir(&counts).with_context(|| counts.display().to_string())?;
         for end in ["server", "client"] {
-            // The output of the case before, none of which this case may have.
+            // Discard the output of the previous case.
             File::create(self.file(end)).context("the output of a program")?;
         }
         let start = Instant::now();
@@ -410,7 +409,7 @@ impl Setup {
         let line = case.line();
         let port = match program(line) {
             "udaddy" => PORT_OF_UDADDY,
-            // It listens at no port, and receives from a group.
+            // It does not listen at a port, but receives from a group.
             "mckey" => UDP_PORT,
             _ => free_port(self.address)?,
         };
@@ -435,7 +434,7 @@ impl Setup {
         serve(port, end, ends, files, deadline)
     }
 
-    /// A command line of this address, and of this port.
+    /// Returns a command line of this address, and of this port.
     fn completed(&self, line: &str, port: u16) -> String {
         let copy = self.file("copy").display().to_string();
         let line = line.replace("ADDRESS", &self.address.to_string());
@@ -443,24 +442,24 @@ impl Setup {
             .replace("FILE", &copy)
     }
 
-    /// The program of a command line and its arguments, under `gdr run`.
+    /// Returns the program of a command line and its arguments, under `gdr run`.
     pub fn command(&self, line: &str) -> Command {
         self.case_command(Case::Plain(line), line)
     }
 
-    /// Where the packages are unpacked.
+    /// Returns where the packages are unpacked.
     pub fn packages(&self) -> &Path {
         &self.root
     }
 
-    /// A line for the shell, under `gdr run` with the libraries of the packages.
+    /// Returns a shell command line, under `gdr run` with the libraries of the packages.
     pub fn shell(&self, line: &str) -> Command {
         let mut command = self.gdr_run(None);
         command.args(["sh", "-c", line]);
         command
     }
 
-    /// `gdr run` up to the program.
+    /// Returns `gdr run` up to the program.
     fn gdr_run(&self, option: Option<&str>) -> Command {
         // Older packages have their files in /lib, which a host's root folder links to /usr/lib.
         let folders = ["usr/lib", "lib"].map(|lib| {
@@ -478,7 +477,7 @@ impl Setup {
         command
     }
 
-    /// The program of one end of a case.
+    /// Returns the program of one end of a case.
     fn case_command(&self, case: Case<'_>, line: &str) -> Command {
         let (variables, mut words) = words(line);
         let option = words.next_if(|word| word.starts_with("--"));
@@ -500,18 +499,18 @@ impl Setup {
         command
     }
 
-    /// Where the reports of `gdr trace` and the counters of the engine go.
+    /// Returns where the reports of `gdr trace` and the counters of the engine go.
     fn counts(&self) -> PathBuf {
         self.folder.join("counts")
     }
 
-    /// Where the output of an end goes.
+    /// Returns where the output of an end goes.
     pub fn file(&self, end: &str) -> PathBuf {
         self.folder.join(end).with_extension("log")
     }
 }
 
-/// Compiles the program of the page to where the others are.
+/// Compiles the program of the page, next to the other programs.
 fn compile_page(packages: &Path) -> anyhow::Result<()> {
     let libraries = format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     let mut compiler = Command::new("cc");
@@ -522,13 +521,13 @@ fn compile_page(packages: &Path) -> anyhow::Result<()> {
         .arg(packages.join("usr/include"))
         .arg("-L")
         .arg(packages.join(libraries))
-        // Its own libraries are in that folder, too, and found when it runs.
+        // Its own libraries are in that folder too, and are found at run time.
         .args(["-libverbs", "-Wl,--allow-shlib-undefined", "-o"])
         .arg(packages.join("usr/bin").join(PAGE));
     succeed(compiler)
 }
 
-/// The variables in front of a command line, and its words.
+/// Returns the variables in front of a command line, and its words.
 fn words(line: &str) -> (Vec<(&str, &str)>, Peekable<Split<'_, char>>) {
     let mut words = line.split(' ').peekable();
     let mut variables = Vec::new();
@@ -539,14 +538,14 @@ fn words(line: &str) -> (Vec<(&str, &str)>, Peekable<Split<'_, char>>) {
     (variables, words)
 }
 
-/// The program of a command line; of a server, where there are two.
+/// Returns the program of a command line; of a server, where there are two.
 fn program(line: &str) -> &str {
     let (_, mut words) = words(line);
     words.next_if(|word| word.starts_with("--"));
     words.next().unwrap_or_default()
 }
 
-/// What a program should have printed and did not.
+/// Returns what a program should have printed and did not.
 fn missing(line: &str, output: &Path) -> anyhow::Result<Option<String>> {
     let Some((_, texts)) = EXPECTED.iter().find(|(start, _)| line.starts_with(start)) else {
         return Ok(None);
@@ -562,7 +561,7 @@ mod tests {
     use super::*;
     use crate::page;
 
-    /// The table of the page: a row for each program, with the options of its command lines.
+    /// Returns the table of the page: a row for each program, with the options of its command lines.
     fn table() -> String {
         let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
         for line in CASES.iter().filter(|line| **line != PAGE) {
@@ -592,7 +591,7 @@ mod tests {
         )
     }
 
-    /// The variables and options of a command line, without what every one of its program needs.
+    /// Returns the variables and options of a command line, except those that every command line of its program needs.
     fn options(line: &str) -> String {
         let (variables, words) = words(line);
         let variables = variables

@@ -1,4 +1,4 @@
-//! `cargo xtask words`: the words of `tests/suites/words.txt`, which sources and pages do not use.
+//! `cargo xtask words`: checks that sources and pages do not use the words of `tests/suites/words.txt`.
 
 use std::fs;
 use std::path::Path;
@@ -11,16 +11,16 @@ use xtask_build::workspace::root;
 
 const LIST: &str = "tests/suites/words.txt";
 
-/// Extensions of the files that are searched.
+/// Extensions of the files to search.
 const EXTENSIONS: [&str; 6] = ["rs", "md", "toml", "sh", "c", "h"];
 
 /// Folders that hold no source: build output, bundles and the inputs of fuzzing.
 const SKIPPED: [&str; 4] = ["target", "dist", "corpus", "artifacts"];
 
-/// The record of what was renamed, and the page that says which word is used instead of another.
+/// The change log, and the page that says which word to use instead of another.
 const NOT_SEARCHED: [&str; 2] = ["CHANGELOG.md", "docs/GLOSSARY.md"];
 
-/// Where a word is a name: the user without privileges.
+/// Places where a word is a name: the user without privileges.
 const NAMES: [(&str, &str); 4] = [
     ("tests/suites/src/words.rs", "nobody"),
     ("tests/suites/bundle/run.sh", "nobody"),
@@ -28,7 +28,7 @@ const NAMES: [(&str, &str); 4] = [
     ("xtask/src/test.rs", "nobody"),
 ];
 
-/// Prints where the words stand; fails if there are any.
+/// Prints where the words occur; fails if there are any.
 pub fn check() -> anyhow::Result<Outcome> {
     let list = fs::read_to_string(root().join(LIST)).context(LIST)?;
     let words = parse(&list)?;
@@ -47,7 +47,7 @@ pub fn check() -> anyhow::Result<Outcome> {
 #[derive(Debug)]
 struct Word {
     name: String,
-    /// What every text in small letters has that has the word or phrase.
+    /// Contained in the lower-case form of every text that has the word or phrase.
     parts: Vec<String>,
     pattern: Regex,
     instead: String,
@@ -70,7 +70,7 @@ impl Word {
     fn new(name: &str, instead: &str) -> anyhow::Result<Self> {
         ensure!(!name.is_empty(), "{LIST}: an entry without a word");
         let pattern = match name.contains(' ') {
-            // Across the end of a line of a comment.
+            // Across a line break in a comment.
             true => {
                 let words: Vec<_> = name.split(' ').map(regex::escape).collect();
                 format!(r"(?i)\b{}\b", words.join(r"[\s/!*#>\\]*\s[\s/!*#>\\]*"))
@@ -85,7 +85,7 @@ impl Word {
         })
     }
 
-    /// A word alone, or as a part of a name: `nak_word`, `NakWord`, `RDMAWord`.
+    /// Returns a word alone, or as a part of a name: `nak_word`, `NakWord`, `RDMAWord`.
     fn as_part(word: &str) -> String {
         let (first, rest) = word.split_at(1);
         let capital = format!("{}{rest}", first.to_uppercase());
@@ -124,7 +124,7 @@ fn search(words: &[Word], path: &Path, text: &str, report: &mut impl FnMut(Strin
     if NOT_SEARCHED.iter().any(|name| is(name)) {
         return;
     }
-    // Nearly every file has none of them, and the patterns take long.
+    // Nearly all files contain none of them, and matching the patterns takes long.
     let small = text.to_lowercase();
     let may_have = |word: &&Word| word.parts.iter().all(|part| small.contains(part));
     for word in words.iter().filter(may_have) {
@@ -140,7 +140,7 @@ fn search(words: &[Word], path: &Path, text: &str, report: &mut impl FnMut(Strin
     }
 }
 
-/// The task alone.
+/// Runs the task alone.
 pub fn run() -> anyhow::Result<std::process::ExitCode> {
     match check()? {
         Outcome::Passed => Ok(std::process::ExitCode::SUCCESS),

@@ -1,4 +1,4 @@
-//! The scripts of packaging/: install.sh of the archive, and gdr-textfile of the timer.
+//! Scripts of packaging/: install.sh of the archive, and gdr-textfile of the timer.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -23,7 +23,7 @@ fn write(path: &Path, content: &str, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// An archive as it is unpacked, with one file of each kind.
+/// Creates an unpacked archive with one file of each kind.
 fn archive(folder: &Path) {
     let script = fs::read_to_string(packaging().join("install.sh")).unwrap();
     write(&folder.join("install.sh"), &script, 0o755);
@@ -48,7 +48,7 @@ fn install(archive: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Every file below a folder, sorted.
+/// Returns every file below a folder, sorted.
 fn files(folder: &Path) -> Vec<String> {
     let output = Command::new("find")
         .arg(folder)
@@ -66,7 +66,7 @@ fn install_sh_installs_below_the_prefix_and_its_removal_leaves_what_was_there() 
     archive(&unpacked);
     write(&prefix.join("bin/other"), "another program", 0o755);
     let arguments = ["--prefix", prefix.to_str().unwrap()];
-    // Twice: the second replaces the first.
+    // Twice, because the second run must replace the first.
     for _ in 0..2 {
         text(&install(&unpacked, &arguments));
     }
@@ -78,7 +78,7 @@ fn install_sh_installs_below_the_prefix_and_its_removal_leaves_what_was_there() 
     assert_eq!(script.permissions().mode() & 0o777, 0o755);
     assert!(!prefix.join("LICENSE-MIT").exists());
 
-    // A newer version has other files.
+    // A newer version has different files.
     fs::remove_file(unpacked.join("share/gdr/limits.d/gdr.conf")).unwrap();
     text(&install(&unpacked, &arguments));
     assert!(!prefix.join("share/gdr/limits.d").exists());

@@ -1,5 +1,5 @@
-//! `gdr perf` beside unmodified perftest on the same kernel device, in turns.
-//! `cargo xtask vm --bench perftest` runs it.
+//! Compares `gdr perf` with unmodified perftest on the same kernel device, in turns. `cargo xtask vm --bench perftest`
+//! runs it.
 #![allow(clippy::unwrap_used, reason = "a failure aborts the benchmark")]
 
 use std::fs;
@@ -16,11 +16,11 @@ const DEVICE: &str = "rxe0";
 const ADDRESS: &str = "10.78.0.2";
 /// The TCP port of both programs.
 const PORT: u16 = 18515;
-/// Seconds after which a program is ended.
+/// Seconds after which a program is killed.
 const LIMIT: &str = "120";
-/// What the guest's clock is read from. perftest reads the TSC itself, gdr this clock.
+/// Clock source of the guest. perftest reads the TSC itself, gdr reads this clock.
 const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-/// The CPUs of the kernel's workers that are bound to none, as a mask.
+/// CPU mask of the kernel's unbound workers.
 const WORKERS: &str = "/sys/devices/virtual/workqueue/cpumask";
 /// Turns of each case: perftest, then gdr.
 const TURNS: usize = 7;
@@ -80,8 +80,8 @@ fn main() {
         "gdr perf beside perftest on {DEVICE}, medians of {TURNS} turns each, clock {}:",
         clock.trim()
     );
-    // Which CPU the kernel's workers of rxe run on is a matter of luck otherwise, and decides whether
-    // each message wakes an idle CPU: they get one, and clients the other.
+    // Otherwise it is a matter of luck which CPU the kernel's rxe workers use, and thus whether each message wakes an
+    // idle CPU. They get one CPU, and the clients the other.
     fs::write(WORKERS, "1").unwrap();
     for case in &CASES {
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
@@ -107,7 +107,7 @@ fn main() {
     }
 }
 
-/// The least and the greatest.
+/// Returns the least and the greatest.
 fn range(values: &[f64]) -> String {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let greatest = values.iter().copied().fold(0.0, f64::max);
@@ -119,7 +119,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// A program, with a limit of its time.
+/// Returns a program, with a limit of its time.
 fn program(name: &str, arguments: &str) -> Command {
     let mut command = Command::new("/usr/bin/busybox");
     command
@@ -156,7 +156,7 @@ fn serve(name: &str, server: &str, client: &str) -> String {
     text(&stdout)
 }
 
-/// Programs that are started from now on run on this CPU.
+/// Makes programs started from now on run on this CPU.
 fn pin(cpu: usize) {
     let mut cpus = CpuSet::new();
     cpus.set(cpu);
@@ -184,8 +184,8 @@ fn wait_until_it_listens(server: &mut Child) {
     }
 }
 
-/// The figure that perftest prints: in the last line that begins with a number, the average in Gb/s
-/// (column 4), or the typical time in us (column 5).
+/// Returns the figure that perftest prints: in the last line that begins with a number, the average in Gb/s (column 4),
+/// or the typical time in us (column 5).
 fn perftest(case: &Case) -> f64 {
     let common = format!("-d {DEVICE} -F -p {PORT} {}", case.options);
     let (options, column) = match case.metric {
@@ -210,7 +210,7 @@ fn perftest(case: &Case) -> f64 {
     row.split_whitespace().nth(column).unwrap().parse().unwrap()
 }
 
-/// The same figure of `gdr perf`.
+/// Returns the same figure of `gdr perf`.
 fn gdr(case: &Case) -> f64 {
     let column = match case.metric {
         Metric::Bandwidth => "gbit_per_s",

@@ -1,5 +1,5 @@
-//! The soft provider, and rxe by the verbs provider, in one guest: each with itself on one host, and each with the other over
-//! the network. `cargo xtask vm --bench` runs it.
+//! Measures the soft provider, and rxe with the verbs provider, in one guest: each with itself on one host, and each
+//! with the other over the network. `cargo xtask vm --bench` runs it.
 #![allow(clippy::unwrap_used, reason = "a failure aborts the benchmark")]
 
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ const OUTSTANDING: u64 = 64;
 const MESSAGES: u64 = 400;
 const SHORT: u64 = 2;
 const ROUND_TRIPS: usize = 500;
-/// Polls while it waits, as with rxe. Under TCG a round trip takes longer than the default of 50 us,
-/// after which the soft provider sleeps.
+/// Poll while waiting, as with rxe. Under TCG, a round trip takes longer than the default of 50 us, after which the
+/// soft provider sleeps.
 const BUSY_POLL: Duration = Duration::from_millis(5);
 /// Rounds of measurements, which alternate, so that other load affects all subjects alike.
 const ROUNDS: usize = 7;

@@ -1,5 +1,5 @@
-//! A WRITE between two soft devices beside the kernel's TCP on the same veth, with the faults of
-//! `tc-netem(8)` in both directions. `cargo xtask vm --bench tcp` runs it.
+//! Compares a WRITE between two soft devices with the kernel's TCP on the same veth, with the faults of `tc-netem(8)`
+//! in both directions. `cargo xtask vm --bench tcp` runs it.
 #![allow(clippy::unwrap_used, reason = "a failure aborts the benchmark")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -14,19 +14,19 @@ use gdr_rdma::{
 use gdr_vm_tests::netem::Netem;
 use gdr_vm_tests::{near, rxe_endpoint};
 
-/// Bytes of a message, and how many are outstanding: more than any path here holds.
+/// Bytes per message, and number of outstanding messages: more than any path here holds.
 const LEN: u32 = 256 << 10;
 const OUTSTANDING: u32 = 64;
-/// How long a flow runs before it counts, and for how long it counts.
+/// How long a flow runs before it is measured, and how long it is measured.
 const WARM_UP: Duration = Duration::from_secs(1);
 const COUNTED: Duration = Duration::from_secs(2);
 /// Rounds of measurements, which alternate, so that other load affects all subjects alike.
 const ROUNDS: usize = 3;
-/// What takes longer has failed: on a path that loses packets a wait may be long.
+/// Anything that takes longer has failed. On a path that loses packets, a wait may be long.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The paths: name and netem's words. The short queue holds 20 packets of the path MTU before a link
-/// that is slower than both subjects.
+/// Paths: name and netem parameters. The short queue holds 20 packets of the path MTU in front of a link that is slower
+/// than both subjects.
 const PATHS: [(&str, &str); 7] = [
     ("no fault", "limit 10000"),
     ("loss 0.1 %", "limit 10000 loss 0.1%"),
@@ -108,9 +108,9 @@ impl Side {
     }
 }
 
-/// The bytes a second that one flow of WRITEs moves.
+/// Measures the bytes per second that one flow of WRITEs moves.
 fn rdma_rate() -> f64 {
-    // rxe has the port of RoCE at the far address.
+    // At the far address, rxe uses RoCE's port.
     let options = |ip: IpAddr| SoftOptions::new(ip).port(0);
     let near = Side::new(near::device_with(options(near::V4)).unwrap());
     let far = Side::new(Device::soft_with(options(rxe_endpoint::V4)).unwrap());
@@ -132,7 +132,7 @@ fn rdma_rate() -> f64 {
     rate
 }
 
-/// The bytes a second that one TCP connection moves.
+/// Measures the bytes per second that one TCP connection moves.
 fn tcp_rate() -> f64 {
     let listener = TcpListener::bind(SocketAddr::new(rxe_endpoint::V4, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -161,8 +161,7 @@ fn tcp_rate() -> f64 {
     })
 }
 
-/// Repeats `take`, which waits for bytes and returns their number; returns the bytes a second after
-/// the warm-up.
+/// Repeats `take`, which waits for bytes and returns their number; returns the bytes per second after the warm-up.
 fn counted(mut take: impl FnMut() -> usize) -> f64 {
     let begin = Instant::now();
     while begin.elapsed() < WARM_UP {

@@ -1,4 +1,4 @@
-//! DMA buffers without a GPU: pages of a memfd, by `/dev/udmabuf`.
+//! DMA buffers without a GPU: pages of a memfd, through `/dev/udmabuf`.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ const CLOEXEC: u32 = 1;
 /// `UDMABUF_CREATE`: `_IOW('u', 0x42, struct udmabuf_create)`.
 const CREATE: libc::Ioctl = 0x4018_7542;
 
-/// A DMA buffer of `len` bytes, a multiple of the page size.
+/// Allocates a DMA buffer of `len` bytes, a multiple of the page size.
 ///
 /// # Errors
 /// If the kernel has no udmabuf, or the call fails.

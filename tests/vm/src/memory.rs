@@ -22,7 +22,7 @@ impl Memory {
         Self::at_start(start.cast(), len)
     }
 
-    /// A shared mapping of a file.
+    /// Creates a shared mapping of a file.
     pub(crate) fn map(file: &OwnedFd, len: usize) -> anyhow::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: as in `new`.
@@ -43,7 +43,7 @@ impl Memory {
         self.len
     }
 
-    /// The address of `len` bytes at `offset`. Panics if they are not in the mapping.
+    /// Returns the address of `len` bytes at `offset`. Panics if they are not in the mapping.
     pub(crate) fn at(&self, offset: u64, len: usize) -> *mut u8 {
         let offset = usize::try_from(offset).expect("in range");
         assert!(offset <= self.len && len <= self.len - offset, "in range");

@@ -18,7 +18,7 @@ pub const NAMESPACE: &str = "near";
 /// # Errors
 /// If the namespace does not exist, and the errors of `work`.
 pub fn in_near<T: Send>(work: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
-    // In a separate thread, which need not return to the other namespace.
+    // On a separate thread, which need not return to the other namespace.
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
             let path = format!("/run/netns/{NAMESPACE}");
@@ -45,7 +45,7 @@ pub const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 /// Another loopback address of the near host.
 pub const SECOND_LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-/// A device of the soft provider at this address of the near host.
+/// Opens a device of the soft provider at this address of the near host.
 ///
 /// # Errors
 /// The errors of [`Device::soft`].

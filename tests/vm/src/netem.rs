@@ -29,12 +29,12 @@ impl Netem {
         Ok(netem)
     }
 
-    /// Like [`Netem::enable`], for packets of IPv4 to queue pair 1 only: the messages of the connection manager.
+    /// Like [`Netem::enable`], only for IPv4 packets to queue pair 1: the messages of the connection manager.
     ///
     /// # Errors
     /// If `tc` fails.
     pub fn enable_for_management(words: &str) -> anyhow::Result<Self> {
-        /// All packets go to the first band, but for those that the filter selects.
+        /// All packets go to the first band, except those that the filter selects.
         const BANDS: &str = "root handle 1: prio bands 2 priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0";
         /// The destination in the BTH, after the headers of IP and UDP, and the check that it is UDP.
         const FILTER: &str = "parent 1: protocol ip u32 match ip protocol 17 0xff \
@@ -60,7 +60,7 @@ impl Netem {
         Ok(netem)
     }
 
-    /// The number of lost packets in both directions.
+    /// Returns the number of lost packets in both directions.
     ///
     /// # Errors
     /// If `tc` fails or its output has no counter.

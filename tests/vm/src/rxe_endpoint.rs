@@ -1,5 +1,5 @@
-//! rxe: its device for gdr-rdma, and its queue pairs for datagrams, which the verbs provider of gdr-rdma does
-//! not have, through libibverbs and the declarations of gdr-verbs-sys only.
+//! rxe: its device for gdr-rdma, and its queue pairs for datagrams, which gdr-rdma's verbs provider lacks, through
+//! libibverbs with the declarations of gdr-verbs-sys.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
@@ -106,7 +106,7 @@ impl Device {
         }
     }
 
-    /// The index of the RoCEv2 GID of this address in the GID table.
+    /// Returns the index of the RoCEv2 GID of this address in the GID table.
     ///
     /// # Errors
     /// If there is no such GID.
@@ -139,7 +139,7 @@ impl Drop for Device {
     }
 }
 
-/// The GID of an address; IPv4 addresses are mapped to IPv6.
+/// Returns the GID of an address; IPv4 addresses are mapped to IPv6.
 fn gid(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -147,7 +147,7 @@ fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The rxe device with this name by the verbs provider, at the GID of this address.
+/// Opens the rxe device with this name by the verbs provider, at the GID of this address.
 ///
 /// # Errors
 /// The errors of [`gdr_rdma::Device::verbs`].
@@ -243,7 +243,7 @@ impl RxeDatagrams {
         Ok(pair)
     }
 
-    /// The number of the queue pair.
+    /// Returns the number of the queue pair.
     pub fn qpn(&self) -> u32 {
         // SAFETY: the queue pair is alive.
         unsafe { self.qp.as_ref() }.qp_num
@@ -258,7 +258,7 @@ impl RxeDatagrams {
         Ok(())
     }
 
-    /// The address of a peer.
+    /// Returns the address of a peer.
     fn address(&self, peer: IpAddr) -> anyhow::Result<ibv_ah_attr> {
         Ok(ibv_ah_attr {
             grh: ibv_global_route {
@@ -462,7 +462,7 @@ fn attributes(state: ibv_qp_state) -> ibv_qp_attr {
 impl Drop for RxeDatagrams {
     fn drop(&mut self) {
         let verbs = self.device.verbs;
-        // SAFETY: each object is valid and is not used again; none outlives one that it depends on.
+        // SAFETY: each object is valid and not used again, and none outlives an object that it depends on.
         let results = unsafe {
             [
                 verbs.ibv_destroy_qp(self.qp.as_ptr()),

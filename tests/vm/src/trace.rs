@@ -21,8 +21,8 @@ const KEPT: usize = 300;
 const EVERY_PACKET: u32 = (3_u16.to_be()) as u32;
 const UDP: u8 = 17;
 
-/// Records the packets of the near host. A failed test prints the last ones when it drops this. A
-/// segmented send (GSO) is recorded as one packet.
+/// Records the packets of the near host. If a test fails, dropping this prints the last ones. A segmented send (GSO) is
+/// recorded as one packet.
 #[derive(Debug)]
 pub struct Trace {
     stop: Arc<AtomicBool>,

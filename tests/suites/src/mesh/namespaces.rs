@@ -1,7 +1,7 @@
-//! Hosts in network namespaces of this process's own, connected by a bridge.
+//! Hosts in network namespaces of this process, connected by a bridge.
 //!
-//! A user namespace gives the rights for that, so no privileges are needed. Each namespace lives as long
-//! as a process that waits in it.
+//! A user namespace grants the necessary rights, so no privileges are needed. Each namespace lives as long as a process
+//! that waits in it.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use anyhow::Context;
 use crate::running::Running;
 use xtask_build::results::Unavailable;
 
-/// How long the processes wait, in case nothing ends them.
+/// How long the processes wait if nothing ends them.
 const LIFETIME: &str = "exec sleep 900";
 /// The bridge.
 const BRIDGE: &str = "mesh";
@@ -62,12 +62,12 @@ impl Namespaces {
         Ok(())
     }
 
-    /// The address of a host.
+    /// Returns the address of a host.
     pub(super) fn address(&self, host: usize) -> Ipv4Addr {
         Ipv4Addr::from_bits(Ipv4Addr::new(10, 77, 0, 1).to_bits() + host as u32)
     }
 
-    /// Limits what a host sends, in the words of tc(8): `400kbit`.
+    /// Limits a host's sending rate, in the syntax of tc(8): `400kbit`.
     pub(super) fn throttle(&self, host: usize, rate: &str) -> anyhow::Result<()> {
         self.on(
             host,
@@ -78,7 +78,7 @@ impl Namespaces {
         )
     }
 
-    /// A command that runs on a host; the program is still to be added.
+    /// Returns a command that runs on a host; the program must still be added.
     pub(super) fn command(&self, host: usize) -> Command {
         entered(&self.hosts[host])
     }
@@ -92,7 +92,7 @@ impl Namespaces {
     }
 }
 
-/// A process in the namespaces that `command` makes. They exist once it has printed a line.
+/// Starts a process in the namespaces that `command` makes. They exist once it has printed a line.
 fn holder(mut command: Command) -> anyhow::Result<Running> {
     command.args(["sh", "-c"]);
     command.arg(format!("echo ready; {LIFETIME}"));
@@ -100,7 +100,7 @@ fn holder(mut command: Command) -> anyhow::Result<Running> {
         .map_err(|error| Unavailable::new(format!("no namespaces: {error:#}")))?;
     let output = holder.take_output().context("a process has no output")?;
     let mut line = String::new();
-    // It ends where it fails, so this does.
+    // If the process fails it ends, and so does this read.
     BufReader::new(output).read_line(&mut line)?;
     if line.trim() != "ready" {
         let reason = "this machine permits no user and network namespaces (unshare -rn)";
@@ -109,7 +109,7 @@ fn holder(mut command: Command) -> anyhow::Result<Running> {
     Ok(holder)
 }
 
-/// A command in the namespaces of a process.
+/// Returns a command in the namespaces of a process.
 fn entered(holder: &Running) -> Command {
     let mut command = Command::new("nsenter");
     command.args(["--target", &holder.id().to_string()]);
@@ -117,7 +117,7 @@ fn entered(holder: &Running) -> Command {
     command
 }
 
-/// Runs a program that configures the network. What the kernel or the machine lacks is [`Unavailable`].
+/// Runs a program that configures the network. Features missing from the kernel or the machine give [`Unavailable`].
 fn run(mut command: Command, words: &[&str]) -> anyhow::Result<()> {
     let output = command
         .args(words)

@@ -13,17 +13,17 @@ use xtask_build::results::Unavailable;
 
 /// The program, and its texts and default settings.
 const PACKAGES: [&str; 2] = ["openmpi-bin", "openmpi-common"];
-/// How long it may take to run a program that does nothing.
+/// How long running a program that does nothing may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Open MPI, outside of the folders that it was built for.
+/// Open MPI, outside the folders that it was built for.
 pub(super) struct OpenMpi {
     root: PathBuf,
     components: PathBuf,
 }
 
 impl OpenMpi {
-    /// Fetches it, and finds out whether it runs here.
+    /// Fetches it, and checks whether it runs here.
     pub(super) fn prepare() -> anyhow::Result<Self> {
         let cache = cache();
         let _lock = locked(&cache)?;
@@ -55,7 +55,7 @@ impl OpenMpi {
         }
     }
 
-    /// `mpirun` of this many ranks on this machine; the program is still to be added.
+    /// Returns `mpirun` for this many ranks on this machine; the program must still be added.
     pub(super) fn mpirun(&self, ranks: usize) -> Command {
         let libraries = libraries(&self.root);
         let mut command = Command::new(self.root.join("usr/bin/mpirun.openmpi"));
@@ -64,7 +64,7 @@ impl OpenMpi {
             .env("OPAL_PREFIX", self.root.join("usr"))
             .env("OMPI_MCA_mca_base_component_path", &self.components)
             .env("LD_LIBRARY_PATH", libraries)
-            // Each means that the caller knows what root may break: nothing here.
+            // Each confirms that the caller knows what root could break: nothing here.
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
             .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
             .env_remove("LD_PRELOAD");
@@ -72,12 +72,12 @@ impl OpenMpi {
     }
 }
 
-/// The folder of Debian's libraries below a root.
+/// Returns the folder of Debian's libraries below a root.
 fn libraries(root: &Path) -> PathBuf {
     root.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH))
 }
 
-/// The folder of the components, whose name has the version of their interface: `openmpi3`.
+/// Returns the folder of the components, whose name has the version of their interface: `openmpi3`.
 fn components(libraries: &Path) -> Option<PathBuf> {
     let mut entries = fs::read_dir(libraries).ok()?.flatten();
     entries.find_map(|entry| {

@@ -1,4 +1,4 @@
-//! Processes that are the ranks of one `gdr mesh`, and what rank 0 reports.
+//! Processes that are the ranks of one `gdr mesh`, and the report of rank 0.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::running::{Running, print_end};
 
-/// How often it is looked whether rank 0 has written a line, which nothing announces.
+/// How often to check whether rank 0 has written a line, which nothing announces.
 const LINE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The ranks, killed when this is dropped.
@@ -19,7 +19,7 @@ pub(super) struct Ranks {
     all: Vec<Running>,
 }
 
-/// What rank 0 reports, as far as it is judged here.
+/// The judged parts of rank 0's report.
 #[derive(Debug, Deserialize)]
 pub(super) struct Report {
     pub(super) passed: bool,
@@ -41,7 +41,7 @@ pub(super) struct Cell {
     pub(super) gb_per_s: Option<f64>,
 }
 
-/// An outlier; `rank` is there if it is a rank as a whole.
+/// An outlier. `rank` is set if a whole rank is the outlier.
 #[derive(Debug, Deserialize)]
 pub(super) struct Outlier {
     pub(super) rank: Option<usize>,
@@ -49,7 +49,7 @@ pub(super) struct Outlier {
 }
 
 impl Ranks {
-    /// Starts a process for each command, with files for what it prints in a folder.
+    /// Starts a process for each command, with its output going to files in a folder.
     pub(super) fn start(
         folder: &Path,
         commands: impl IntoIterator<Item = Command>,
@@ -72,7 +72,7 @@ impl Ranks {
         Ok(ranks)
     }
 
-    /// What a rank prints: its report, or its messages.
+    /// Returns what a rank prints: its report, or its messages.
     fn file(&self, rank: usize, extension: &str) -> PathBuf {
         self.folder.join(format!("rank{rank}.{extension}"))
     }
@@ -92,12 +92,12 @@ impl Ranks {
         }
     }
 
-    /// Ends a rank at once.
+    /// Kills a rank.
     pub(super) fn kill(&mut self, rank: usize) -> anyhow::Result<()> {
         self.all[rank].kill()
     }
 
-    /// Waits until every rank has ended; returns their exit statuses, without one for a killed rank.
+    /// Waits until every rank has ended; returns their exit statuses, `None` for a killed rank.
     pub(super) fn statuses(&mut self, deadline: Instant) -> anyhow::Result<Vec<Option<i32>>> {
         let ranks = self.all.iter_mut().enumerate();
         ranks
@@ -108,7 +108,7 @@ impl Ranks {
             .collect()
     }
 
-    /// What rank 0 reports, once it has ended.
+    /// Waits until rank 0 has ended; returns its report.
     pub(super) fn report(&self) -> anyhow::Result<Report> {
         report(&self.file(0, "json"))
     }
@@ -130,7 +130,7 @@ pub(super) fn report(file: &Path) -> anyhow::Result<Report> {
 }
 
 impl Report {
-    /// What is wrong with a report in which every direction between `ranks` ranks should be measured.
+    /// Returns what is wrong with a report in which every direction between `ranks` ranks should be measured.
     pub(super) fn gap(&self, ranks: usize) -> Option<String> {
         let joined: Vec<usize> = self.members.iter().map(|member| member.rank).collect();
         if self.ranks != ranks || joined != (0..ranks).collect::<Vec<_>>() {
@@ -147,7 +147,7 @@ impl Report {
             .map(|(from, to)| format!("rank {from} to rank {to} was not measured"))
     }
 
-    /// The ranks that are outliers as a whole.
+    /// Returns the ranks that are outliers as a whole.
     pub(super) fn named(&self) -> Vec<usize> {
         self.outliers.iter().filter_map(|it| it.rank).collect()
     }

@@ -5,9 +5,9 @@ use anyhow::{Context, bail};
 /// What a Dockerfile does to its base image.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Dockerfile {
-    /// The folder in the image that the Dockerfile's own folder is copied to.
+    /// Folder in the image to which the Dockerfile's own folder is copied.
     pub(super) folder: String,
-    /// The scripts of the shell, in their order; the last is the image's command.
+    /// Shell scripts in their order; the last is the image's command.
     pub(super) scripts: Vec<String>,
 }
 

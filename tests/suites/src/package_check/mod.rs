@@ -1,5 +1,4 @@
-//! `cargo xtask package --check`: the packages are installed, used and removed in roots of
-//! distributions.
+//! `cargo xtask package --check`: installs, uses and removes the packages in roots of distributions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ use xtask_build::results::{Outcome, Results, Unavailable};
 use xtask_build::tools::is_installed;
 use xtask_build::workspace::{root, target};
 
-/// Tools that the roots have where manual pages, completions and a compiler are used.
+/// Tools in the roots in which manual pages, completions and a compiler are used.
 const TOOLS: [&str; 6] = [
     "bash-completion",
     "gcc",
@@ -29,7 +28,7 @@ const TOOLS: [&str; 6] = [
     "zsh",
 ];
 
-/// What `gdr loopback` prints where there is no GPU.
+/// Printed by `gdr loopback` without a GPU.
 const SIMULATED: &str = "SIMULATED";
 
 /// Checks what can be checked here, and names the rest.
@@ -100,7 +99,7 @@ pub fn run(packages: &[Package]) -> anyhow::Result<ExitCode> {
     Ok(results.close())
 }
 
-/// The packages need nothing that is not in a minimal Debian, and their removal leaves nothing.
+/// Checks that the packages need nothing that is not in a minimal Debian, and their removal leaves nothing.
 fn bare_debian(debs: &[&Path]) -> anyhow::Result<()> {
     let root = Root::debian("bookworm", &[])?;
     let before = root.files()?;
@@ -115,7 +114,7 @@ fn bare_debian(debs: &[&Path]) -> anyhow::Result<()> {
     same_files(&before, &root.files()?)
 }
 
-/// What users of a workstation have: manual pages, completions, and a C program by pkg-config.
+/// Checks what users of a workstation have: manual pages, completions, and a C program by pkg-config.
 fn used_debian(debs: &[&Path]) -> anyhow::Result<()> {
     let root = Root::debian("bookworm", &TOOLS)?;
     root.add(debs)?;
@@ -148,7 +147,7 @@ fn used_debian(debs: &[&Path]) -> anyhow::Result<()> {
     contains(&compiled, &["read back"])
 }
 
-/// A package with the names and the file of NVIDIA's gives way, and a package that depends on it stays.
+/// Checks that a package with the names and the file of NVIDIA's gives way, and a package that depends on it stays.
 fn replaced_library(debs: &[&Path]) -> anyhow::Result<()> {
     let root = Root::debian("bookworm", &[])?;
     root.add(debs)?;
@@ -171,7 +170,7 @@ fn replaced_library(debs: &[&Path]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The archive starts where it is unpacked, is installed and removed, with the oldest glibc at hand.
+/// Checks that the archive starts where it is unpacked, is installed and removed, with the oldest glibc at hand.
 fn archive(archives: &[&Path]) -> anyhow::Result<()> {
     let root = Root::debian("bullseye", &[])?;
     let before = root.files()?;
@@ -199,8 +198,8 @@ fn archive(archives: &[&Path]) -> anyhow::Result<()> {
     same_files(&before, &root.files()?)
 }
 
-/// The steps of the Dockerfile, one by one, in a root in place of its base image; the image has gdr and
-/// libgdrapi, and nothing of the archive's folder.
+/// Runs the steps of the Dockerfile, one by one, in a root in place of its base image; the image has gdr and libgdrapi,
+/// and nothing of the archive's folder.
 fn image(archives: &[&Path]) -> anyhow::Result<()> {
     let root = Root::debian("bookworm", &[])?;
     root.add(archives)?;
@@ -219,7 +218,7 @@ fn image(archives: &[&Path]) -> anyhow::Result<()> {
     )
 }
 
-/// RPM packages are installed by rpm in a root without its database, so without their dependencies.
+/// Installs RPM packages with rpm in a root without its database, thus without dependencies.
 fn rpms(rpms: &[&Path]) -> anyhow::Result<()> {
     need("rpm", "apt-get install rpm")?;
     let root = rpm_root()?;
@@ -256,7 +255,7 @@ fn rpms(rpms: &[&Path]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A root with the folders of the package `filesystem` of RPM's distributions.
+/// Creates a root with the folders of the package `filesystem` of RPM's distributions.
 fn rpm_root() -> anyhow::Result<Root> {
     let root = Root::debian("bullseye", &[])?;
     root.run(
@@ -266,9 +265,9 @@ fn rpm_root() -> anyhow::Result<Root> {
     Ok(root)
 }
 
-/// dnf finds what the packages need among the names that a distribution provides, replaces NVIDIA's
-/// package of the same library where it may, and removes everything. One package stands for the
-/// distribution: it has the names that rpm finds in the libraries of the root.
+/// Checks that dnf finds the packages' requirements among the names that a distribution provides, replaces NVIDIA's
+/// package of the same library where it may, and removes everything. One package stands for the distribution, with the
+/// names that rpm finds in the libraries of the root.
 fn resolved_rpms(rpms: &[&Path]) -> anyhow::Result<()> {
     need("dnf", "apt-get install dnf")?;
     need("createrepo_c", "apt-get install createrepo-c")?;
@@ -292,7 +291,7 @@ fn resolved_rpms(rpms: &[&Path]) -> anyhow::Result<()> {
     let mut index = Command::new("createrepo_c");
     index.arg("--quiet").arg(&repository);
     printed(index)?;
-    // This machine's do not apply.
+    // This machine's settings do not apply.
     let settings = repository.join("dnf.conf");
     fs::write(&settings, "")?;
     let dnf = |arguments: &[&str]| -> anyhow::Result<String> {
@@ -322,7 +321,7 @@ fn resolved_rpms(rpms: &[&Path]) -> anyhow::Result<()> {
     same_files(&before, &root.files()?)
 }
 
-/// The names that rpm's generator of dependencies finds in the libraries of glibc in a root.
+/// Returns the names that rpm's generator of dependencies finds in the libraries of glibc in a root.
 fn provided_by(root: &Root) -> anyhow::Result<String> {
     // The loader's links in other folders are absolute, and would lead out of the root.
     let listed = root.run(
@@ -366,7 +365,7 @@ fn stand_in(name: &str, provided: &[&str], repository: &Path) -> anyhow::Result<
     Ok(())
 }
 
-/// Whether every distribution with RPM has this: glibc, a shell, a feature of rpm, or gdr's own.
+/// Returns whether every distribution with RPM provides this: glibc, a shell, a feature of rpm, or gdr's own names.
 fn is_of_the_system(requirement: &str) -> bool {
     let known = [
         "libc.so.6(",
@@ -416,7 +415,7 @@ fn rpmlint(rpms: &[&Path]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The programs for aarch64 run by QEMU's emulation of user programs, with Debian's libraries.
+/// Checks that the programs for aarch64 run by QEMU's emulation of user programs, with Debian's libraries.
 fn emulated(archives: &[&Path]) -> anyhow::Result<()> {
     need("qemu-aarch64-static", "apt-get install qemu-user-static")?;
     let libraries = once(&cache().join("roots/arm64"), "libc6:arm64", |folder| {
@@ -448,8 +447,8 @@ fn emulated(archives: &[&Path]) -> anyhow::Result<()> {
             .args(arguments);
         printed(command)
     };
-    // The emulator has no IP_MTU, which `gdr loopback` reads, and its children inherit mappings that
-    // the kernel's would not, which `gdr sanity` reports.
+    // The emulator lacks IP_MTU, which `gdr loopback` reads, and its children inherit mappings that they would not
+    // inherit from the kernel, which `gdr sanity` reports.
     contains(&gdr(&["version"])?, &[VERSION])?;
     contains(&gdr(&["doctor", "list"])?, &["acs.path"])?;
     contains(

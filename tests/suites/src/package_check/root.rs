@@ -14,14 +14,14 @@ use xtask_build::workspace::{succeed, target};
 /// How long a script in a root may take.
 const LIMIT: &str = "900";
 
-/// A root folder, which is removed when this is dropped.
+/// A root folder, removed on drop.
 #[derive(Debug)]
 pub(super) struct Root {
     folder: PathBuf,
 }
 
 impl Root {
-    /// A release of Debian with these packages and no other than the essential ones.
+    /// Creates a release of Debian with these packages and no other than the essential ones.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl Root {
     ///
     /// If its exit status is not 0, with the end of what it printed.
     pub(super) fn run(&self, script: &str) -> anyhow::Result<String> {
-        // They are mounted in a mount namespace of its own, so nothing is left of them.
+        // Mounted in a mount namespace of its own, so nothing is left behind.
         let mounts = "mount -t proc proc /proc\nmount -t sysfs -o ro sysfs /sys";
         let script = format!("set -eu\n{mounts}\nexec 2>&1\n{script}\n");
         let output = Command::new("timeout")
@@ -120,7 +120,7 @@ impl Root {
         Ok(text)
     }
 
-    /// Every file of the root but those that the package manager and caches keep.
+    /// Returns every file of the root, except those that the package manager and caches keep.
     pub(super) fn files(&self) -> anyhow::Result<String> {
         self.run(
             "find / -xdev \\( -path /proc -o -path /sys -o -path /tmp -o -path /var/lib/dpkg -o -path /var/cache \
@@ -132,7 +132,7 @@ impl Root {
 
 impl Drop for Root {
     fn drop(&mut self) {
-        // What stays is replaced by the next run.
+        // The next run replaces what remains.
         let _ = remove(&self.folder);
     }
 }

@@ -1,4 +1,4 @@
-//! What `gdr trace` reports of programs, against the counters of gdr's own engine.
+//! Compares what `gdr trace` reports about programs with the counters of gdr's own engine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,14 +7,14 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Deserialize;
 
-/// The endings of the files: reports, and counters of engines.
+/// File extensions of reports, and of engine counters.
 pub(super) const REPORT: &str = "json";
 const COUNTERS: &str = "counters";
-/// Counters of the bytes of receives that completed, and of those whose completions no one took.
+/// Counters for the bytes of completed receives, and for those whose completions were not polled.
 const RECEIVE: &str = "receive";
 const UNTAKEN: &str = "untaken";
 
-/// A report, as far as it is compared.
+/// The compared parts of a report.
 #[derive(Deserialize)]
 struct Report {
     processes: Vec<Process>,
@@ -40,8 +40,8 @@ struct Cell {
 /// The bytes of a process by operation.
 type Bytes = BTreeMap<String, u64>;
 
-/// Compares the reports in a folder with the counters beside them; returns what differs. All programs
-/// together moved some bytes.
+/// Compares the reports in a folder with the counters next to them; returns what differs. Together, the programs must
+/// have moved some bytes.
 pub(super) fn difference(folder: &Path) -> anyhow::Result<Option<String>> {
     let (mut traced, mut counted) = (BTreeMap::new(), BTreeMap::new());
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
@@ -67,7 +67,7 @@ pub(super) fn difference(folder: &Path) -> anyhow::Result<Option<String>> {
     Ok(compare(&traced, &counted))
 }
 
-/// Adds to what the processes of this number, on any host, moved by any device.
+/// Adds to the bytes that processes with this number, on any host, moved through any device.
 fn add(sums: &mut BTreeMap<u32, Bytes>, pid: u32, bytes: Bytes) {
     let sum = sums.entry(pid).or_default();
     for (name, bytes) in bytes {
@@ -94,7 +94,7 @@ fn of_process(process: &Process) -> Bytes {
     sums
 }
 
-/// Lines of a name and a number. A trace has the receives whose completions were taken.
+/// Parses lines of a name and a number. A trace covers the receives whose completions were polled.
 fn of_engine(text: &str) -> anyhow::Result<Bytes> {
     let mut sums = Bytes::new();
     for line in text.lines() {

@@ -86,7 +86,7 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// Ends the archive. The kernel accepts several, one after another.
+    /// Ends the archive. The kernel accepts several archives, one after another.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         self.entry("TRAILER!!!", 0, (0, 0), &[])?;
         self.pad(512)?;

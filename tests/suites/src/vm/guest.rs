@@ -1,4 +1,4 @@
-//! The parts of the guest: QEMU, a kernel and its initramfs, from Debian's packages.
+//! Parts of the guest: QEMU, a kernel and its initramfs, from Debian's packages.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -118,7 +118,7 @@ fn qemu_packages(architecture: Architecture) -> Vec<&'static str> {
     packages
 }
 
-/// Finds QEMU for an architecture's guests: the installed one, else one from Debian's packages.
+/// Finds QEMU for an architecture's guests: the installed one, otherwise one from Debian's packages.
 pub(crate) fn qemu(cache: &Path, architecture: Architecture) -> anyhow::Result<Qemu> {
     let program = format!("qemu-system-{}", architecture.name());
     let installed = Qemu {

@@ -1,8 +1,8 @@
-//! `cargo xtask vm`: runs tests in a virtual machine: those that need the kernel's RDMA stack, or the
-//! unit tests and the archive of another architecture.
+//! `cargo xtask vm`: runs tests in a virtual machine: the tests that need the kernel's RDMA stack, or the unit tests
+//! and the archive of another architecture.
 //!
-//! One boot of Debian's kernel runs all of them. QEMU, the kernel and the programs beside the tests
-//! come from Debian's packages, which are unpacked into a cache folder of the user.
+//! One boot of Debian's kernel runs all of them. QEMU, the kernel and the programs besides the tests come from Debian's
+//! packages, which are unpacked into the user's cache folder.
 
 mod archive;
 mod guest;
@@ -57,7 +57,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// All tests on rxe.
+    /// Returns all tests on rxe.
     pub const fn all() -> Self {
         Self {
             filters: Vec::new(),
@@ -68,7 +68,7 @@ impl Options {
     }
 }
 
-/// The command that builds the tests on rxe.
+/// Returns the command that builds the tests on rxe.
 pub fn build_command() -> Command {
     programs::tests_command()
 }
@@ -79,8 +79,8 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(results.close())
 }
 
-/// Runs the tests in one guest and records the outcome of each. Without a guest each is skipped. What
-/// fails runs once more, in a new guest.
+/// Runs the tests in one guest and records the outcome of each. Without a guest, all are skipped. Failed tests run once
+/// more, in a new guest.
 pub fn record(results: &mut Results, options: &Options) {
     results.section("tests in the VM", |results| {
         if let Err(error) = boot_and_run(results, options) {
@@ -96,7 +96,7 @@ fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> 
         (None, Architecture::X86) => programs::tests()?,
         (None, Architecture::Arm) => programs::foreign(options.arch)?,
     };
-    // One guest at a time uses this folder; another process waits here.
+    // Only one guest at a time may use this folder; other processes wait here.
     let folder = guest::run_folder();
     let _lock = packages::locked(&folder)?;
     let first = in_a_guest(&program, options, &options.filters)?;
@@ -113,7 +113,7 @@ fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> 
     };
     let mut left: Vec<_> = tests.outcomes.failed().into_iter().collect();
     let few_failed = left.len() <= MOST_REPEATED;
-    // A kernel that crashed in a test has kept those after it from running.
+    // A kernel that crashed in a test has kept later tests from running.
     if let Some(cause) = &tests.cause {
         println!("\n{cause}");
         let all = program.list(&options.filters)?;
@@ -124,7 +124,7 @@ fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> 
     }
     if few_failed && !left.is_empty() {
         println!("\nonce more, in a new guest: {}", left.join(", "));
-        // Without a second guest the first result stands.
+        // Without a second guest, the first result stands.
         if let Ok(again) = in_a_guest(&program, options, &left)? {
             for name in tests.outcomes.replace(again.outcomes) {
                 results.passed_again(&name);
@@ -136,7 +136,7 @@ fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> 
     tests.cause.map_or(Ok(()), Err)
 }
 
-/// If more tests than this fail, none runs again.
+/// If more tests than this fail, none is repeated.
 const MOST_REPEATED: usize = 12;
 
 /// The tests of one guest.
@@ -147,15 +147,15 @@ struct GuestTests {
     cause: Option<anyhow::Error>,
 }
 
-/// Boots a guest and runs the tests in it whose names contain one of `filters`. The inner error says
-/// why this machine has no guest.
+/// Boots a guest and runs the tests whose names contain one of `filters`. The inner error says why this machine has no
+/// guest.
 fn in_a_guest(
     program: &Program,
     options: &Options,
     filters: &[String],
 ) -> anyhow::Result<Result<GuestTests, Unavailable>> {
-    // How long all tests take depends on what else the host does; what ends none for this long hangs. The
-    // longest test on rxe takes half a minute under TCG on an idle host.
+    // How long all tests take depends on the host's load. If none ends for this long, the guest hangs. The longest test
+    // on rxe takes half a minute under TCG on an idle host.
     let seconds = match (options.bench, options.arch) {
         (None, Architecture::X86) => 300,
         (Some(_), _) | (None, Architecture::Arm) => 900,
@@ -198,7 +198,7 @@ fn print_console(console: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fetches and makes the parts that are missing, one process at a time.
+/// Fetches and builds missing parts, one process at a time.
 fn prepare(architecture: Architecture) -> anyhow::Result<(Qemu, Guest)> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(Unavailable::new("the guests need an x86-64 host").into());
@@ -211,10 +211,10 @@ fn prepare(architecture: Architecture) -> anyhow::Result<(Qemu, Guest)> {
     ))
 }
 
-/// Boots the guest until its first line: under KVM if that works, else under TCG.
+/// Boots the guest up to its first line: under KVM if that works, otherwise under TCG.
 ///
-/// A host on which QEMU ends before the kernel prints anything has no guest. A kernel that starts
-/// and does not get to the first line is a failure.
+/// If QEMU ends before the kernel prints anything, the host has no guest. If the kernel starts but does not reach the
+/// first line, that is a failure.
 fn start(
     qemu: &Qemu,
     guest: &Guest,
@@ -225,7 +225,7 @@ fn start(
     let is_of_host = Architecture::of_this_machine() == Some(qemu.architecture);
     let kvm = File::options().read(true).write(true).open("/dev/kvm");
     let try_kvm = is_of_host && kvm.is_ok();
-    // A host whose KVM cannot run this kernel is not tried again.
+    // If a host's KVM cannot run this kernel, do not try it again.
     let no_kvm = packages::cache().join("kvm-does-not-work");
     let kvm = (try_kvm && !no_kvm.exists()).then_some(Accelerator::Kvm);
     let tcg = [Accelerator::Tcg; TCG_BOOTS];
@@ -242,7 +242,7 @@ fn start(
     for accelerator in kvm.into_iter().chain(tcg) {
         let script = program.script(accelerator.name(), filters);
         guest::initrd(&guest.base, program.files(), &script, &initrd)?;
-        // What an earlier boot printed says nothing of this one.
+        // Output of an earlier boot says nothing about this one.
         fs::write(&console, "").with_context(|| console.display().to_string())?;
         let mut machine = Machine::start(qemu, accelerator, &boot, &log)?;
         let Err(reason) = wait_until_up(&mut machine, Instant::now() + accelerator.start_limit())
@@ -278,7 +278,7 @@ fn wait_until_up(machine: &mut Machine, deadline: Instant) -> Result<(), NoLine>
     Ok(())
 }
 
-/// Prints the guest's lines and notes its tests until its last line. Fails if none comes for `silence`.
+/// Prints the guest's lines and records its tests until its last line. Fails if there is no line for `silence`.
 fn follow(machine: &mut Machine, outcomes: &mut Outcomes, silence: Duration) -> anyhow::Result<()> {
     let mut exit = None;
     loop {

@@ -13,9 +13,9 @@ pub(crate) struct Module {
     pub(crate) contents: Vec<u8>,
 }
 
-/// Returns the modules in `folder` that `wanted` names, with their dependencies, in an order in
-/// which they can be loaded. Names without a module are left out: they may be built in. A busybox that
-/// runs here unpacks them, else the installed `xz`.
+/// Returns the modules in `folder` that `wanted` names, with their dependencies, in an order in which they can be
+/// loaded. Names without a module are left out, because they may be built in. A busybox that runs here unpacks them,
+/// otherwise the installed `xz`.
 pub(crate) fn with_dependencies(
     folder: &Path,
     wanted: &[&str],

@@ -1,4 +1,4 @@
-//! The programs that run in the guest.
+//! Programs that run in the guest.
 
 use std::env::consts::ARCH;
 use std::fmt::Write as _;
@@ -26,9 +26,8 @@ const SHADOW: &str = "shadow/libibverbs.so.1";
 
 /// The part of the guest's script for another architecture.
 const FOREIGN: &str = include_str!("foreign.sh");
-/// The crates whose unit tests run on another architecture: those that touch devices and memory or read
-/// what others wrote. The rest has no code that an architecture could change, and takes as long again
-/// to compile.
+/// Crates whose unit tests run on another architecture: the ones that touch devices and memory, or read what others
+/// wrote. The other crates have no architecture-dependent code, and would double the compile time.
 const UNIT_TESTS: [&str; 16] = [
     "gdr-cli",
     "gdr-cm",
@@ -48,15 +47,14 @@ const UNIT_TESTS: [&str; 16] = [
     "gdrapi",
 ];
 
-/// The folder of programs of unit tests in the guest, its archive, and the example of the library, as
-/// the script has them.
+/// The guest's folder of unit test programs, its archive, and the library's example, as named in the script.
 const UNIT: &str = "gdr/unit";
 const ARCHIVE: &str = "gdr/archive.tar.gz";
 const EXAMPLE: &str = "gdr/write_and_read";
-/// The library that takes the place of libibverbs in tests, which look for it beside themselves.
+/// The library that replaces libibverbs in tests, which look for it next to themselves.
 const FAKE_VERBS: [&str; 2] = ["libfake_ibverbs.so", "libgdr_verbs.so"];
 
-/// What runs in a guest, built.
+/// What runs in a guest, after it was built.
 #[derive(Debug)]
 pub(crate) struct Program {
     kind: Kind,
@@ -66,7 +64,7 @@ pub(crate) struct Program {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The tests on rxe. They share devices and networks and change their state.
+    /// Tests on rxe. They share devices and networks, and change their state.
     Tests,
     /// A benchmark of this name.
     Benchmark(&'static str),
@@ -97,7 +95,7 @@ struct Profile {
 /// Builds the program of all tests.
 pub(crate) fn tests() -> anyhow::Result<Program> {
     let file = program_of(tests_command(), "rxe")?;
-    // In the profile in which `cargo xtask test` has built it already.
+    // In the profile in which `cargo xtask test` has already built it.
     let gdr = workspace::build("dev", &["gdr-cli"])?.join("gdr");
     let built = workspace::built(PROFILE);
     let libraries = target().join("vm-verbs");
@@ -115,9 +113,9 @@ pub(crate) fn tests() -> anyhow::Result<Program> {
     })
 }
 
-/// The command that builds the tests, and the libraries that they load.
+/// Returns the command that builds the tests, and the libraries that they load.
 pub(crate) fn tests_command() -> Command {
-    // One build: alone, the libraries would select fewer features of their dependencies, and build them again.
+    // One build: built alone, the libraries would select fewer features of their dependencies, and build them again.
     let packages = [PACKAGE, "gdr-verbs", "gdr-verbs-trace"];
     build(&packages, PROFILE, &["--lib", "--test", "rxe"])
 }
@@ -135,7 +133,7 @@ pub(crate) fn foreign(architecture: Architecture) -> anyhow::Result<Program> {
         .args(["--no-run", "--lib", "--bins", "--locked", "--target"])
         .arg(format!("{rust}.{oldest}"))
         .args(["--message-format", "json-render-diagnostics"])
-        // Every instruction of the guest is translated, and it has all programs in memory.
+        // Every instruction of the guest is translated, and all programs are in its memory.
         .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
         .env("CARGO_PROFILE_DEV_STRIP", "debuginfo");
     let crates = root().join("crates");
@@ -180,7 +178,7 @@ pub(crate) fn foreign(architecture: Architecture) -> anyhow::Result<Program> {
     })
 }
 
-/// Adds the files below a folder, which have the same paths in the guest as here.
+/// Adds the files below a folder, with the same paths in the guest as here.
 fn add_folder(folder: &Path, files: &mut Vec<(String, PathBuf)>) -> anyhow::Result<()> {
     let at = || folder.display().to_string();
     for entry in fs::read_dir(folder).with_context(at)? {
@@ -197,7 +195,7 @@ fn add_folder(folder: &Path, files: &mut Vec<(String, PathBuf)>) -> anyhow::Resu
     Ok(())
 }
 
-/// What is measured in the guest.
+/// What to measure in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Benchmark {
     /// The soft provider against rxe.
@@ -228,7 +226,7 @@ pub(crate) fn benchmark(benchmark: Benchmark) -> anyhow::Result<Program> {
     Ok(program)
 }
 
-/// The command that builds targets of packages in a profile.
+/// Returns the command that builds targets of packages in a profile.
 fn build(packages: &[&str], profile: &str, targets: &[&str]) -> Command {
     let mut command = cargo(&["build", "--profile", profile]);
     for package in packages {
@@ -240,7 +238,7 @@ fn build(packages: &[&str], profile: &str, targets: &[&str]) -> Command {
     command
 }
 
-/// Builds, and returns the path of the program of this name.
+/// Builds a program, and returns its path.
 fn program_of(command: Command, name: &str) -> anyhow::Result<PathBuf> {
     let built = messages(command).with_context(|| format!("{name} does not build"))?;
     built
@@ -281,7 +279,7 @@ fn stripped(program: PathBuf, name: &str) -> anyhow::Result<PathBuf> {
 }
 
 impl Program {
-    /// The files for the guest, by path.
+    /// Returns the files for the guest, by path.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &Path)> {
         self.files.iter().map(|(name, file)| (&**name, &**file))
     }
@@ -289,14 +287,14 @@ impl Program {
     /// Arguments of the guest's kernel for it.
     pub(crate) fn kernel_arguments(&self) -> &'static str {
         match self.kind {
-            // To wake a CPU that the host has put to sleep takes longer than a message, or not,
-            // depending on what else the host does: the guest's CPUs never sleep while it measures.
+            // Waking a CPU that the host has put to sleep may or may not take longer than a message, depending on the
+            // host's load. Therefore the guest's CPUs never sleep during measurements.
             Kind::Benchmark(_) => "idle=poll",
             Kind::Tests | Kind::Foreign => "",
         }
     }
 
-    /// Lists the names of its tests. Another architecture's are not known without a guest.
+    /// Lists the names of its tests. For another architecture, these are unknown without a guest.
     pub(crate) fn list(&self, filters: &[String]) -> anyhow::Result<Vec<String>> {
         match self.kind {
             Kind::Benchmark(name) => return Ok(vec![name.to_owned()]),
@@ -318,7 +316,7 @@ impl Program {
             .collect())
     }
 
-    /// The part of the guest's script that runs it.
+    /// Returns the part of the guest's script that runs it.
     pub(crate) fn script(&self, accelerator: &str, filters: &[String]) -> String {
         let mut script = format!("export GDR_VM={accelerator} RUST_BACKTRACE=1\n");
         let filters = filters.iter().map(|filter| quoted(filter));
@@ -339,7 +337,7 @@ impl Program {
 /// Prints the status of the last command for [`super::follow`].
 const EXIT: &str = "echo \"gdr-vm: exit $?\"";
 
-/// A word for the shell.
+/// Returns a word for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -1,4 +1,4 @@
-//! A virtual machine in QEMU. It ends when this process does, if not before.
+//! A virtual machine in QEMU. It ends with this process at the latest.
 
 use std::fs::File;
 use std::io::Read;
@@ -24,7 +24,7 @@ pub(crate) struct Qemu {
     pub(crate) root: Option<PathBuf>,
 }
 
-/// How QEMU runs the guest's instructions.
+/// How QEMU executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
     Kvm,
@@ -40,9 +40,8 @@ impl Accelerator {
         }
     }
 
-    /// The time that the guest has for its first line. Start of QEMU, firmware and unpacking of the
-    /// initramfs take 5 s under TCG on an idle machine. A guest that needs more than this under KVM
-    /// does not work there, or is too slow.
+    /// Returns how long the guest may take for its first line. Starting QEMU, the firmware and unpacking the initramfs
+    /// take 5 s under TCG on an idle machine. A guest that needs longer under KVM does not work there, or is too slow.
     pub(crate) fn start_limit(self) -> Duration {
         match self {
             Self::Kvm => Duration::from_secs(20),
@@ -61,7 +60,7 @@ pub(crate) struct Boot<'a> {
     pub(crate) console: &'a Path,
 }
 
-/// A running guest. It is killed when this is dropped.
+/// A running guest, killed on drop.
 pub(crate) struct Machine {
     child: Child,
     output: Receiver<Vec<u8>>,
@@ -69,7 +68,7 @@ pub(crate) struct Machine {
     begun: Vec<u8>,
 }
 
-/// Why there is no further line.
+/// Why there are no further lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoLine {
     /// The guest has ended.
@@ -94,7 +93,7 @@ impl Machine {
             .args(["-nodefaults", "-no-user-config", "-no-reboot"])
             .args(["-display", "none", "-machine", board.machine, "-smp", "2"])
             .args(["-m", board.megabytes, "-accel", accelerator.name()])
-            // Without a network card the guest cannot send to any network.
+            // Without a network card, the guest cannot send to any network.
             .args(["-cpu", cpu, "-nic", "none", "-append"])
             .arg(format!("{} {}", board.kernel_arguments(), boot.arguments))
             .arg("-kernel")
@@ -105,11 +104,11 @@ impl Machine {
             .arg(format!("file:{}", boot.console.display()))
             .args(["-chardev", "stdio,id=tests,signal=off"])
             .args(board.tests_line)
-            // It must stay open: at its end QEMU closes the serial line.
+            // Must stay open: at its end, QEMU closes the serial line.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(log).with_context(|| log.display().to_string())?);
-        // SAFETY: between fork and exec only this system call is made.
+        // SAFETY: between fork and exec, only this system call is made.
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
@@ -119,7 +118,7 @@ impl Machine {
         Self::of(child)
     }
 
-    /// The guest whose tests print to the output of a program.
+    /// Returns the guest whose tests print to the output of a program.
     fn of(mut child: Child) -> anyhow::Result<Self> {
         let mut stdout = child.stdout.take().context("QEMU has no output")?;
         let (sender, output) = channel();
@@ -139,7 +138,7 @@ impl Machine {
         })
     }
 
-    /// The next line that the guest prints.
+    /// Waits for the next line that the guest prints.
     pub(crate) fn line(&mut self, deadline: Instant) -> Result<String, NoLine> {
         loop {
             if let Some(end) = self.begun.iter().position(|&byte| byte == b'\n') {
@@ -158,7 +157,7 @@ impl Machine {
         }
     }
 
-    /// What the guest has printed of a line that it has not ended.
+    /// Returns what the guest has printed of a line that it has not ended.
     pub(crate) fn begun_line(&self) -> String {
         text(&self.begun)
     }
@@ -170,7 +169,7 @@ impl Machine {
     }
 }
 
-/// A line without its end.
+/// Returns a line without its end.
 fn text(line: &[u8]) -> String {
     let line = String::from_utf8_lossy(line);
     line.trim_end_matches(['\r', '\n']).to_owned()
@@ -227,14 +226,15 @@ impl Board {
                 megabytes: "2048",
                 console: "ttyAMA0",
                 tests: "ttyS0",
-                // The board has one serial line of its own.
+                // The board has only one serial line of its own.
                 tests_line: ["-device", "pci-serial,chardev=tests"],
                 arguments: "",
             },
         }
     }
 
-    /// A panic ends the guest at once. The kernel hands `tests_line` to init as a variable.
+    /// Returns the kernel's arguments. A panic ends the guest at once, and the kernel hands `tests_line` to init as a
+    /// variable.
     fn kernel_arguments(&self) -> String {
         let Self {
             console,
@@ -266,7 +266,7 @@ fn command(qemu: &Qemu) -> Command {
     command
 }
 
-/// Whether this QEMU starts.
+/// Returns whether this QEMU starts.
 pub(crate) fn works(qemu: &Qemu) -> bool {
     command(qemu)
         .arg("--version")
@@ -277,8 +277,8 @@ pub(crate) fn works(qemu: &Qemu) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// The boots that are tried under TCG: a guest was seen to end before its first line, and to start
-/// the next time. No test is run again.
+/// Number of boots to try under TCG: a guest was seen to end before its first line, and to start the next time. Tests
+/// are not repeated.
 pub(crate) const TCG_BOOTS: usize = 3;
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ fn the_devices_are_listed_with_the_gid_that_routes() {
     }
 }
 
-/// Prints the names of the character devices as libc shows them: a program of the next test.
+/// Prints the names of the character devices as libc shows them; run as a program by the next test.
 #[test]
 #[ignore = "runs in the VM"]
 fn the_nodes_of_devices_are_listed() {
@@ -79,7 +79,7 @@ fn the_nodes_of_devices_are_listed() {
     }
 }
 
-/// The program that lists nodes is linked dynamically, and busybox is not.
+/// The program that lists nodes is linked dynamically, unlike busybox.
 #[test]
 #[ignore = "runs in the VM"]
 fn mounted_files_of_a_device_are_numbered_after_those_of_rxe() {

@@ -1,5 +1,5 @@
-//! Debian's programs of librdmacm, and perftest with it: on one host the kernel's connection manager with rxe, on
-//! the other the one of gdr.
+//! Debian's librdmacm programs, and perftest with librdmacm: the kernel's connection manager with rxe on one host,
+//! gdr's on the other.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,9 +15,9 @@ use gdr_vm_tests::rxe_endpoint::{self, RxeDatagrams};
 use crate::fixture::{Family, Host};
 use crate::process::{LIMIT, Running};
 
-/// The port of udaddy, which has no option for it.
+/// Port of udaddy, which has no option for it.
 const UDADDY: u16 = 7174;
-/// How long programs may take in a network that loses messages. The kernel waits for 8.6 seconds for each answer.
+/// How long programs may take in a network that loses messages. The kernel waits 8.6 seconds for each answer.
 const LOSSY_LIMIT: Duration = Duration::from_secs(240);
 
 /// How often a hundred connections are made in each role.
@@ -32,7 +32,7 @@ struct Line {
 
 impl Line {
     fn new(line: &'static str) -> Self {
-        /// Each run has a port of its own: those before it are closing.
+        /// Each run has its own port, because earlier ones are still closing.
         static NEXT: AtomicU16 = AtomicU16::new(21_000);
         let mut words = line.split(' ');
         let program = words.next().unwrap_or_default();
@@ -47,7 +47,7 @@ impl Line {
         }
     }
 
-    /// The arguments of another side, with the same port.
+    /// Returns the arguments of another side, with the same port.
     fn against(&self, line: &'static str) -> Self {
         Self {
             port: self.port,
@@ -91,18 +91,18 @@ impl Line {
     }
 }
 
-/// The kernel's identifiers, a line for each.
+/// Returns the kernel's identifiers, a line for each.
 fn kernel_ids() -> anyhow::Result<String> {
     let mut command = Command::new("/usr/bin/rdma");
     let listing = command.args(["resource", "show", "cm_id"]).output()?;
     Ok(String::from_utf8_lossy(&listing.stdout).into_owned())
 }
 
-/// Whether a program of a host listens at a port of the connection manager.
+/// Returns whether a program of a host listens at a port of the connection manager.
 fn is_listening(host: Host, port: u16) -> anyhow::Result<bool> {
     match host {
         Host::Soft => {
-            // The processes of an address find each other by names of Unix sockets.
+            // Processes at one address find each other by names of Unix sockets.
             let names = fs::read_to_string("/proc/thread-self/net/unix")?;
             let service = format!("{port:04x}");
             let mut names = names.lines();
@@ -168,7 +168,7 @@ programs! {
     read_latency: V4 "ib_read_lat -R -F -n 20 -s 4096",
 }
 
-/// What a client of cmtime printed. A connection that fails is in there only.
+/// Returns what a client of cmtime printed, which is the only place where a failed connection shows.
 fn times(printed: &str) -> anyhow::Result<&str> {
     if ["event:", "RDMA_CM_EVENT", "fail"]
         .iter()
@@ -194,8 +194,8 @@ fn await_connection(port: u16) -> anyhow::Result<()> {
     }
 }
 
-/// A hundred connections at a time to one server, a thousand in both roles together. Each time the processes of
-/// another pair are killed meanwhile; the first of them is the one that receives the messages for all processes of gdr's address.
+/// Makes a hundred connections at a time to one server, a thousand in both roles together. Each time, the processes of
+/// another pair are killed meanwhile, the first of which receives the messages for all processes of gdr's address.
 fn connect_beside_killed_processes(client: Host, server: Host) -> anyhow::Result<()> {
     let start_other = || {
         let other = Line::new("ucmatose -c 30 -C 10");
@@ -226,7 +226,7 @@ fn connect_beside_killed_processes(client: Host, server: Host) -> anyhow::Result
     Ok(())
 }
 
-/// Makes tests with the client on one host, and the server on the other: in both roles.
+/// Defines tests with the client on one host and the server on the other, in both roles.
 macro_rules! in_both_roles {
     ($($name:ident: $test:path,)*) => { $(
         mod $name {
@@ -257,7 +257,7 @@ in_both_roles! {
     a_process_of_soft_notices_that_its_peer_on_rxe_was_killed: notice_killed_peer,
 }
 
-/// Twenty-five connections where a tenth of the messages is lost.
+/// Makes twenty-five connections while a tenth of the messages is lost.
 fn connect_with_losses(client: Host, server: Host) -> anyhow::Result<()> {
     let line = Line::new("cmtime -c 25");
     let at = server.address(Family::V4);
@@ -270,8 +270,8 @@ fn connect_with_losses(client: Host, server: Host) -> anyhow::Result<()> {
     (lost > 0).then_some(()).context("no message was lost")
 }
 
-/// Twenty datagram services where a tenth of the messages is lost. Only with a server of gdr: the kernel takes a
-/// request that comes again for a new one if its answer was lost, and udaddy expects no more than twenty.
+/// Finds twenty datagram services while a tenth of the messages is lost. Only with a server of gdr: if the answer to a
+/// request was lost, the kernel takes its repetition for a new request, and udaddy expects no more than twenty.
 #[test]
 #[ignore = "runs in the VM"]
 fn datagram_services_of_soft_are_found_where_messages_are_lost() {
@@ -296,7 +296,7 @@ fn expect_in(printed: &str, expected: &str) -> anyhow::Result<()> {
         .with_context(|| format!("{expected} is not in:\n{printed}"))
 }
 
-/// Returns what a client printed that no server listens for, although one does at another port.
+/// Returns what a client printed if no server listens at its port, although one listens at another.
 fn printed_without_listener(
     line: &'static str,
     client: Host,
@@ -321,7 +321,7 @@ fn be_refused_datagrams(client: Host, server: Host) -> anyhow::Result<()> {
     expect_in(&printed, "RDMA_CM_EVENT_UNREACHABLE, error: 1")
 }
 
-/// A server that has no room for that many messages refuses.
+/// Checks that a server that has no room for that many messages refuses.
 fn be_refused_by_program(client: Host, server: Host) -> anyhow::Result<()> {
     let at = server.address(Family::V4);
     let line = Line::new("ucmatose -C 2000000000");
@@ -332,7 +332,7 @@ fn be_refused_by_program(client: Host, server: Host) -> anyhow::Result<()> {
     expect_in(&printed, "RDMA_CM_EVENT_REJECTED, error: 28")
 }
 
-/// A server whose messages are longer than the MTU refuses.
+/// Checks that a server whose messages are longer than the MTU refuses.
 fn be_refused_datagrams_by_program(client: Host, server: Host) -> anyhow::Result<()> {
     let at = server.address(Family::V4);
     let line = Line::new("udaddy -c 1 -S 5000");
@@ -343,7 +343,7 @@ fn be_refused_datagrams_by_program(client: Host, server: Host) -> anyhow::Result
     expect_in(&printed, "RDMA_CM_EVENT_UNREACHABLE, error: 2")
 }
 
-/// A group, and how many messages of this many bytes are sent to it.
+/// A group, and the number and size of the messages sent to it.
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 5, 6, 7);
 const MESSAGES: u64 = 20;
 const MESSAGE: u32 = 1000;
@@ -357,7 +357,7 @@ fn join(host: Host, role: &[&str]) -> anyhow::Result<Running> {
     Running::start(host, host.command(LIMIT, "mckey", arguments)?)
 }
 
-/// A program that has joined the group receives what `send` sends to it from the other host.
+/// Checks that a program that has joined the group receives what `send` sends to it from the other host.
 fn reach_a_group(receiver: Host, send: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let receiving = join(receiver, &[])?;
     if !receiver.waits(Instant::now() + LIMIT, || has_joined(receiver, GROUP))? {
@@ -375,7 +375,7 @@ fn messages_of_soft_to_a_group_arrive_at_rxe() {
     reach_a_group(Host::Rxe, send).unwrap();
 }
 
-/// The program would destroy its queue pair before rxe has sent what was posted.
+/// Otherwise the program would destroy its queue pair before rxe has sent what was posted.
 #[test]
 #[ignore = "runs in the VM"]
 fn messages_of_rxe_to_a_group_arrive_at_soft() {
@@ -395,21 +395,21 @@ fn messages_of_rxe_to_a_group_arrive_at_soft() {
     reach_a_group(Host::Soft, send).unwrap();
 }
 
-/// Whether a queue pair of a host receives from a group.
+/// Returns whether a queue pair of a host receives from a group.
 fn has_joined(host: Host, group: Ipv4Addr) -> anyhow::Result<bool> {
     let [a, b, c, d] = group.octets();
     let (table, group) = match host {
         // Joined by a socket.
         Host::Soft => ("igmp", format!("{:08X}", u32::from_le_bytes([a, b, c, d]))),
-        // rxe receives what IPv6 would send to the group, for either family.
+        // For either family, rxe receives what IPv6 would send to the group.
         Host::Rxe => ("dev_mcast", format!("3333{a:02x}{b:02x}{c:02x}{d:02x}")),
     };
     let table = fs::read_to_string(format!("/proc/thread-self/net/{table}"))?;
     Ok(table.contains(&group))
 }
 
-/// The kernel ends the connections of a killed process, also one that was not answered yet. No one does for a process
-/// of gdr.
+/// Checks that the kernel ends the connections of a killed process, even one that was not answered yet. Nobody does
+/// that for a process of gdr.
 fn notice_killed_peer(client: Host, server: Host) -> anyhow::Result<()> {
     /// A request or answer that is repeated without success takes 52 seconds.
     const SOON: Duration = Duration::from_secs(30);
@@ -439,14 +439,14 @@ fn notice_killed_peer(client: Host, server: Host) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How far a connection has come when a side of it is killed.
+/// How far a connection has come when one of its sides is killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Begun,
     Established,
 }
 
-/// How many packets rxe has received.
+/// Returns how many packets rxe has received.
 fn packets() -> anyhow::Result<u64> {
     const COUNTER: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts";
     let text = fs::read_to_string(COUNTER)?;

@@ -51,7 +51,7 @@ fn rxe(family: Family) -> RxeDatagrams {
     RxeDatagrams::new(&device, family.far(), QKEY, 8192).unwrap()
 }
 
-/// The addresses in a network header.
+/// Returns the addresses in a network header.
 fn addresses(grh: &[u8]) -> (IpAddr, IpAddr) {
     let v6 = |at: usize| IpAddr::from(<[u8; 16]>::try_from(&grh[at..at + 16]).unwrap());
     let v4 = |at: usize| IpAddr::from(<[u8; 4]>::try_from(&grh[at..at + 4]).unwrap());

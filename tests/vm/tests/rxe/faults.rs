@@ -12,7 +12,7 @@ use gdr_vm_tests::trace::Trace;
 
 use crate::fixture::*;
 
-/// Each kind of fault in both roles and both address families.
+/// Tests each kind of fault in both roles and both address families.
 macro_rules! fault_tests {
     ($($module:ident: $near:ident, $family:ident;)*) => {$(
         mod $module {
@@ -47,7 +47,7 @@ fault_tests! {
 /// that does not recover fails earlier.
 const ROUND: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 12;
-/// Bytes of a request, and of the four of its kind.
+/// Bytes of a request, and of its four requests of the same kind.
 const LEN: u64 = 50_000;
 const ALL: usize = 4 * LEN as usize;
 /// The operands of the atomics of a round.
@@ -81,7 +81,7 @@ fn survive(near: Host, family: Family, words: &str) {
     }
     let counter = exchange.counter.buffer().load_u64(0).unwrap();
     assert_eq!(counter, sum, "every atomic exactly once");
-    // Without a fault the test would prove nothing.
+    // Without a fault, the test would prove nothing.
     let soft = match near {
         Host::Soft => &devices[0],
         Host::Rxe => &devices[1],
@@ -129,7 +129,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// One SEND, four WRITEs, four READs and four atomics, which are outstanding at the same time.
+    /// Executes one SEND, four WRITEs, four READs and four atomics, all outstanding at the same time.
     fn run(&self, round: u64, counter: u64) {
         let immediate = Immediate(round as u32);
         let sent = fill(&self.source, 0, ALL, round as u8);

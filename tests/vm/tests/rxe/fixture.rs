@@ -63,7 +63,7 @@ pub(crate) fn options(mtu: Mtu) -> ConnectionOptions {
     }
 }
 
-/// Two connected sides on these devices.
+/// Returns two connected sides on these devices.
 pub(crate) fn sides(devices: [&Device; 2], options: &ConnectionOptions) -> (Side, Side) {
     let [a, b] = devices.map(|device| Side::on(device.clone()));
     connect(&a, &b, options);
@@ -90,7 +90,7 @@ pub(crate) fn fill(region: &MemoryRegion, at: u64, len: usize, seed: u8) -> Vec<
     bytes
 }
 
-/// A part of a region.
+/// Returns a part of a region.
 pub(crate) fn bytes(region: &MemoryRegion, at: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     region.buffer().read_at(at, &mut bytes).unwrap();

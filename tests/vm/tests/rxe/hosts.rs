@@ -1,4 +1,4 @@
-//! `gdr net`: what netem does to the RDMA traffic between its hosts.
+//! `gdr net`: the effect of netem on the RDMA traffic between its hosts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,10 +6,10 @@ use std::process::Command;
 
 use crate::process::LIMIT;
 
-/// Runs a command on host 0, and another one on host 1 until it succeeds: the first one may not listen yet. Returns
-/// what both printed.
+/// Runs a command on host 0, and retries another on host 1 until it succeeds, because the first may not listen yet.
+/// Returns what both printed.
 fn run(name: &str, options: &[&str], server: &str, client: &str) -> String {
-    // busybox would run programs of its own for names without a folder.
+    // For names without a folder, busybox would run its own programs.
     let script = format!(
         "#!/usr/bin/busybox sh\n[ $RANK = 0 ] && {{ {server}; exit; }}\nfor turn in $(busybox seq 100); do {client} && \
          exit; busybox sleep 0.1; done\nexit 1\n"
@@ -31,7 +31,7 @@ fn run(name: &str, options: &[&str], server: &str, client: &str) -> String {
     printed
 }
 
-/// The columns of the result of perftest on host 1.
+/// Returns the columns of the result of perftest on host 1.
 fn result(printed: &str) -> Vec<f64> {
     let lines = printed
         .lines()
@@ -62,7 +62,7 @@ fn a_message_takes_the_latency() {
     let line = "ib_send_lat -F -s 64 -n 20 -u 18";
     let client = format!("{line} $MASTER_ADDR");
     let printed = run("latency", &["--latency", "20ms"], line, &client);
-    // Bytes, iterations, and the least time of a message in microseconds.
+    // Bytes, iterations, and minimum time of a message in microseconds.
     let least = result(&printed)[2];
     println!("{least} us");
     assert!(least >= 20_000.0, "{printed}");
@@ -74,7 +74,7 @@ fn writes_are_not_faster_than_the_rate() {
     let line = "ib_write_bw -F -s 8192 -n 100 -u 18";
     let client = format!("{line} $MASTER_ADDR");
     let printed = run("rate", &["--rate", "8M"], line, &client);
-    // Bytes, iterations, peak, and the average in units of 2^20 bytes.
+    // Bytes, iterations, peak, and average in units of 2^20 bytes.
     let average = result(&printed)[3];
     println!("{average} MiB/s");
     assert!(average <= 1.0, "{printed}");
@@ -83,7 +83,7 @@ fn writes_are_not_faster_than_the_rate() {
 #[test]
 #[ignore = "runs in the VM"]
 fn bytes_are_right_where_packets_are_lost() {
-    // rxe is seen in all network namespaces.
+    // rxe is visible in all network namespaces.
     let line = "/gdr/gdr loopback --provider soft --simulate --insecure";
     let show = "/usr/bin/tc -s qdisc show dev eth0";
     let server = format!("{line} --listen $MASTER_ADDR && {show}");

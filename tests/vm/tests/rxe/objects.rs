@@ -1,5 +1,4 @@
-//! Objects of gdr-object over rxe, by the verbs provider: with itself, and with the soft provider in both
-//! roles.
+//! Objects of gdr-object over rxe, with the verbs provider: with itself, and with the soft provider in both roles.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -26,7 +25,7 @@ fn security() -> Security {
 /// One of the two hosts of the guest, and its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Host {
-    /// The soft provider, in a namespace of its own.
+    /// The soft provider, in its own namespace.
     Near,
     /// rxe.
     Far,
@@ -98,7 +97,7 @@ fn live(owner: Host, reader: Host) {
         let link = Link::connect(address, link, limit()).unwrap();
         let remote = link.open(name("shared"), limit()).unwrap();
         assert!(matches!(remote.get(limit()), Err(Error::Empty { .. })));
-        // A reader is woken by each publication, and gets it whole.
+        // Each publication wakes the reader, which gets it whole.
         thread::scope(|scope| {
             scope.spawn(|| {
                 for round in 1..=20 {
@@ -121,13 +120,13 @@ fn live(owner: Host, reader: Host) {
             assert_eq!((put.get(), shared.newest()), (21, Some(put)));
             assert_eq!(remote.get(limit()).unwrap(), (put, vec![77; LEN]));
         });
-        // What it may not put stays as it is.
+        // An object that it may not put stays unchanged.
         let remote = link.open(name("fixed"), limit()).unwrap();
         let memory = link.host_memory(9).unwrap();
         let denied = remote.put_from(&memory, limit());
         assert!(matches!(denied, Err(Error::Denied { .. })), "{denied:?}");
         assert_eq!(remote.get(limit()).unwrap().1, [1; 9]);
-        // A ring that blocks loses nothing.
+        // A blocking ring loses nothing.
         let remote = link.open(name("ring"), limit()).unwrap();
         let mut follower = remote.follow(limit()).unwrap();
         let twice = remote.follow(limit());

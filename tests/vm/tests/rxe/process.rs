@@ -1,4 +1,4 @@
-//! Debian's programs, unmodified: on one host in the environment of `gdr run`, on the other with rxe.
+//! Debian's unmodified programs: in the environment of `gdr run` on one host, with rxe on the other.
 
 use std::net::IpAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,10 +11,10 @@ use gdr_vm_tests::near::{self, in_near};
 
 use crate::fixture::{Family, Host};
 
-/// After this many seconds a program did not end. Each takes about one under TCG on an idle host, and was seen to
-/// take 12 on a busy one; a packet that is lost costs it two.
+/// Number of seconds after which a program counts as hung. Each takes about one under TCG on an idle host, and was seen
+/// to take 12 on a busy one; a lost packet costs it two.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-/// How often it is looked whether a server listens.
+/// How often to check whether a server listens.
 const LISTEN_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Host {
@@ -36,7 +36,7 @@ impl Host {
         }
     }
 
-    /// A program with these arguments. It is ended after a limit.
+    /// Returns a program with these arguments. It is ended after a limit.
     pub(crate) fn command<'a>(
         self,
         limit: Duration,
@@ -47,15 +47,15 @@ impl Host {
         let limit = limit.as_secs().to_string();
         command.args(["timeout", "-s", "KILL", &limit, "/usr/bin/busybox", "env"]);
         if self == Self::Soft {
-            // For the program only, not for busybox.
+            // Only for the program, not for busybox.
             command.args(environment()?);
         }
         command.arg(format!("/usr/bin/{program}")).args(arguments);
         Ok(command)
     }
 
-    /// Waits until `listens` returns true on this host; returns whether it does before the deadline. Connecting
-    /// would take the place of the client.
+    /// Waits until `listens` returns true on this host; returns whether it does before the deadline. Connecting would
+    /// take the place of the client.
     pub(crate) fn waits(
         self,
         deadline: Instant,
@@ -74,8 +74,8 @@ impl Host {
     }
 }
 
-/// The environment that `gdr run` gives to programs, as words `NAME=value`. Its start takes half a
-/// second under TCG, so it is asked once.
+/// Returns the environment that `gdr run` gives to programs, as words `NAME=value`. Starting it takes half a second
+/// under TCG, so it is asked only once.
 fn environment() -> anyhow::Result<&'static [String]> {
     static WORDS: OnceLock<Vec<String>> = OnceLock::new();
     if let Some(words) = WORDS.get() {
@@ -101,7 +101,7 @@ fn environment() -> anyhow::Result<&'static [String]> {
     Ok(WORDS.get_or_init(|| words))
 }
 
-/// A program that has started. It is killed when this is dropped.
+/// A started program, killed on drop.
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
@@ -117,7 +117,7 @@ impl Running {
         })
     }
 
-    /// Waits for its end, which comes by the limit; returns its status, and what it printed.
+    /// Waits for its end, at most for the limit; returns its status, and what it printed.
     fn output(mut self) -> anyhow::Result<(ExitStatus, String)> {
         let child = self.0.take().context("it has ended")?;
         let output = child.wait_with_output()?;

@@ -1,4 +1,4 @@
-//! Debian's programs of libibverbs, which exchange the numbers of their queue pairs by TCP.
+//! Debian's libibverbs programs, which exchange their queue pair numbers over TCP.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,7 +12,7 @@ use gdr_vm_tests::rxe_endpoint;
 use crate::fixture::{Family, Host};
 use crate::process::{LIMIT, Running};
 
-/// The program of a command line, with the options for the device of a host.
+/// Returns the program of a command line, with the options for the device of a host.
 fn program(host: Host, line: &str, port: u16) -> anyhow::Result<Command> {
     let mut words = line.split(' ');
     let program = words.next().unwrap_or_default();
@@ -21,23 +21,23 @@ fn program(host: Host, line: &str, port: u16) -> anyhow::Result<Command> {
         Host::Soft => ("gdr0", 0),
         Host::Rxe => ("rxe0", rxe_gid_index()?),
     };
-    // Programs see kernel devices beside gdr's.
+    // Programs see kernel devices in addition to gdr's.
     command.args(["-d", device]);
     let gid_index = gid_index.to_string();
     if program.starts_with("ibv") {
         command.args(["-g", &gid_index]);
     } else {
-        // A local ACK timeout of two seconds. Under TCG the packets that perftest has
-        // outstanding take longer than its 67 ms, and both ends would repeat all of them.
+        // A local ACK timeout of two seconds. Under TCG, the packets that perftest has outstanding take longer than its
+        // default of 67 ms, and both ends would repeat all of them.
         command.args(["-x", &gid_index, "-u", "19"]);
     }
     command.args(["-p", &port.to_string()]);
     Ok(command)
 }
 
-/// Whether a socket listens at a TCP port in the network of this thread.
+/// Returns whether a socket listens at a TCP port in the network of this thread.
 fn is_listening(port: u16) -> bool {
-    // The local address, the remote one, and the state LISTEN.
+    // Local address, remote address, and the state LISTEN.
     let (local, state) = (format!(":{port:04X} "), ":0000 0A ");
     ["tcp", "tcp6"].iter().any(|name| {
         let table = fs::read_to_string(format!("/proc/thread-self/net/{name}"));
@@ -47,7 +47,7 @@ fn is_listening(port: u16) -> bool {
     })
 }
 
-/// The index of the GID that is rxe's IPv4 address.
+/// Returns the index of the GID that is rxe's IPv4 address.
 fn rxe_gid_index() -> anyhow::Result<u32> {
     const GIDS: &str = "/sys/class/infiniband/rxe0/ports/1/gids";
     let IpAddr::V4(wanted) = rxe_endpoint::V4 else {
@@ -63,7 +63,7 @@ fn rxe_gid_index() -> anyhow::Result<u32> {
 
 /// Runs a command line with the client on one host, and the server on the other.
 fn run(line: &str, client: Host, server: Host) -> anyhow::Result<()> {
-    /// Each run has a port of its own: those before it are closing.
+    /// Each run has its own port, because earlier ones are still closing.
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     let port = NEXT.fetch_add(1, Ordering::Relaxed);
     let serving = Running::start(server, program(server, line, port)?)?;
@@ -106,7 +106,7 @@ macro_rules! programs {
 
 programs! {
     ping_pongs {
-        // Messages of few packets: the timeout of these programs is fixed.
+        // Messages of few packets, because the timeout of these programs is fixed.
         connection: "ibv_rc_pingpong -n 20 -c -m 1024 -s 1024",
         connection_mtu_4096: "ibv_rc_pingpong -n 20 -c -m 4096",
         connection_events: "ibv_rc_pingpong -n 20 -c -m 4096 -e",
@@ -150,7 +150,7 @@ programs! {
     }
 }
 
-/// What `rdma` of iproute2 prints with the verbs library.
+/// Returns what `rdma` of iproute2 prints with the verbs library.
 fn rdma(words: &[&str]) -> String {
     let words = words.iter().copied();
     let command = Host::Soft.command(LIMIT, "rdma", words).unwrap();

@@ -5,7 +5,7 @@ use gdr_rdma::{AsyncEvent, Mtu, QueuePairOptions, RecvRequest, SendRequest, WcSt
 
 use crate::fixture::*;
 
-/// How many connections there are.
+/// Number of connections.
 const PAIRS: usize = 3;
 /// Bytes of a message: several packets.
 const LEN: usize = 5000;
@@ -37,7 +37,7 @@ fn connections_of_rxe_share_receives_and_wait_for_more() {
         let request = RecvRequest::new(WrId(id)).segment(segment);
         shared.post_recv(request).unwrap();
     };
-    // Nothing is posted: each is asked to wait.
+    // Nothing is posted, so each is asked to wait.
     for (n, (_, far, source)) in connections.iter().enumerate() {
         for id in [n as u64, n as u64 + 10] {
             let whole = source.segment(0, LEN as u64).unwrap();
