@@ -101,14 +101,14 @@ fn build_ahead() {
     }
 }
 
-/// The tests in the VM. A guest without KVM computes on one CPU all the time.
+/// Runs the tests in the VM. A guest without KVM computes on one CPU all the time.
 fn guest() -> Results {
     let mut results = Results::default();
     vm::record(&mut results, &vm::Options::all());
     results
 }
 
-/// What shares no device, address or network with the guest.
+/// Runs what shares no device, address or network with the guest.
 fn beside_the_guest(results: &mut Results) -> anyhow::Result<()> {
     results.section("tests of the NIC over UDP alone", |results| {
         cargo_tests::over_udp(results, &OF_THE_WIRE)
@@ -125,7 +125,7 @@ fn beside_the_guest(results: &mut Results) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The checks that find most mistakes in the time of a short break.
+/// Runs the checks that find most mistakes in the time of a short break.
 fn quick() -> anyhow::Result<ExitCode> {
     let mut results = Results::default();
     in_seconds(&mut results);

@@ -36,7 +36,7 @@ fn exists(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()
 }
 
-/// The flags that pkg-config gives for the library below `prefix`.
+/// Returns the flags that pkg-config gives for the library below `prefix`.
 fn flags(libdir: &Path) -> Vec<String> {
     let output = Command::new("pkg-config")
         .args(["--cflags", "--libs", "gdrapi"])

@@ -1,7 +1,7 @@
 //! `cargo xtask bindings`: generates the declarations of gdr-verbs-sys.
 //!
-//! The `bindgen` command makes them from libibverbs' header. They are kept in git, so that a build
-//! needs neither that header nor bindgen nor libclang.
+//! The `bindgen` command makes them from libibverbs' header. They are kept in git, so that a build needs neither that
+//! header nor bindgen nor libclang.
 
 use std::ffi::OsString;
 use std::fs;
@@ -32,7 +32,7 @@ const CRATE: &str = "crates/gdr-verbs-sys/src";
 const INSTALL: &str = "it comes with `cargo install bindgen-cli --version 0.72.1 --locked`, and \
     needs libclang, for example from `pip install libclang`, with its folder in LIBCLANG_PATH";
 
-/// Types to declare. Types that they contain or point to are declared with them.
+/// Types to declare. Types that they contain or point to are declared as well.
 const TYPES: &[&str] = &[
     "__be16",
     "ibv_access_flags",
@@ -70,8 +70,7 @@ const TYPES: &[&str] = &[
     "verbs_context",
 ];
 
-/// Types that gdr-verbs-sys declares itself (`opaque.rs`): those only ever pointed to, and the C
-/// library's.
+/// Types that gdr-verbs-sys declares itself (`opaque.rs`): types that are only pointed to, and types of the C library.
 const OPAQUE: &[&str] = &[
     "_compat_ibv_port_attr",
     "ib_uverbs_flow_.*",

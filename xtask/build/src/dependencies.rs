@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::workspace::{cargo, root};
 
-/// What `cargo metadata` prints, as far as it is read.
+/// The parts of `cargo metadata`'s output that are read.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -34,7 +34,7 @@ pub struct Package {
     pub checksum: Option<String>,
 }
 
-/// Cargo.lock, as far as it is read.
+/// The parts of Cargo.lock that are read.
 #[derive(Debug, Deserialize)]
 struct Lock {
     package: Vec<Locked>,
@@ -66,11 +66,11 @@ struct Dependency {
 
 #[derive(Debug, Deserialize)]
 struct DependencyKind {
-    /// `None` for what is linked; `build` and `dev` are not in the programs.
+    /// `None` for a linked dependency; `build` and `dev` are not in the programs.
     kind: Option<String>,
 }
 
-/// Crates, and which of them each is linked with.
+/// Crates, and the crates that each is linked with.
 #[derive(Debug, Default)]
 pub struct Dependencies {
     /// By cargo's identifier.
@@ -79,7 +79,7 @@ pub struct Dependencies {
 }
 
 impl Dependencies {
-    /// The crates that these crates of the workspace are linked with for the targets, and themselves.
+    /// Returns these crates of the workspace, and the crates that they are linked with for the targets.
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl Dependencies {
         Ok(found)
     }
 
-    /// Every crate, by name and version.
+    /// Returns every crate, by name and version.
     pub fn packages(&self) -> Vec<&Package> {
         let mut packages: Vec<_> = self.packages.values().collect();
         packages
@@ -156,7 +156,7 @@ impl Dependencies {
         packages
     }
 
-    /// What a crate is linked with.
+    /// Returns what a crate is linked with.
     pub fn below(&self, package: &Package) -> Vec<&Package> {
         let ids = self.edges.get(&package.id).into_iter().flatten();
         let mut below: Vec<_> = ids.filter_map(|id| self.packages.get(id)).collect();
@@ -166,12 +166,12 @@ impl Dependencies {
 }
 
 impl Package {
-    /// Its address in the form of the package-url specification.
+    /// Returns its address in the form of the package-url specification.
     pub fn url(&self) -> String {
         format!("pkg:cargo/{}@{}", self.name, self.version)
     }
 
-    /// Whether it belongs to this workspace.
+    /// Returns whether it belongs to this workspace.
     pub fn is_own(&self) -> bool {
         self.source.is_none()
     }

@@ -45,7 +45,7 @@ fn list_of_rules() -> anyhow::Result<Outcome> {
     written_by("gdr-check", &["--test", "documentation"])
 }
 
-/// Writes the tables of docs/run.md from the lists of programs and of other projects' tests, one after the other.
+/// Writes the tables of docs/run.md from the lists of programs and of other projects' tests.
 fn list_of_programs() -> anyhow::Result<Outcome> {
     let one_by_one = ["--lib", "the_page_lists_every", "--", "--test-threads", "1"];
     written_by("suites", &one_by_one)
@@ -68,8 +68,8 @@ pub fn guide() -> anyhow::Result<ExitCode> {
     Ok(results.close())
 }
 
-/// Checks that the book has every page of `docs/`, and that no page links to a file outside of the
-/// book: such a link would be dead there.
+/// Checks that the book has every page of `docs/`, and that no page links to a file outside the book, where the link
+/// would be dead.
 pub fn pages() -> anyhow::Result<Outcome> {
     let docs = root().join("docs");
     let summary = std::fs::read_to_string(docs.join(SUMMARY))?;
@@ -99,7 +99,7 @@ pub fn rustdoc() -> anyhow::Result<Outcome> {
     Outcome::of(rustdoc_command())
 }
 
-/// The command that builds the API's pages.
+/// Returns the command that builds the API's pages.
 pub fn rustdoc_command() -> Command {
     let mut command = cargo(&["doc", "--workspace", "--no-deps"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
@@ -143,8 +143,8 @@ fn targets(text: &str) -> impl Iterator<Item = &str> {
         .map(|(target, _)| target)
 }
 
-/// Returns the file that a link names; `None` for an address, or an anchor in the same page. The address
-/// of a file of the repository names that file.
+/// Returns the file that a link names; `None` for an address, or an anchor in the same page. The address of a file in
+/// the repository names that file.
 fn file(page: &Path, target: &str) -> Option<PathBuf> {
     let path = target.split('#').next().unwrap_or(target);
     if let Some(inside) = path.strip_prefix(REPOSITORY) {

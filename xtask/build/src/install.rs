@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use crate::workspace::{self, PROFILE, root};
 
-/// The library's file, and the links to it that the loader and the linker look for.
+/// File of the library, and the links to it that the loader and the linker look for.
 pub const LIBRARY: &str = "libgdrapi.so.2.6";
 pub const SONAME: &str = "libgdrapi.so.2";
 pub const UNVERSIONED: &str = "libgdrapi.so";
@@ -72,7 +72,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a folder is while a package is made below `destdir`.
+/// Returns where a folder is while a package is made below `destdir`.
 pub fn placed(destdir: Option<&Path>, folder: &Path) -> PathBuf {
     match destdir {
         Some(destdir) => destdir.join(folder.strip_prefix("/").unwrap_or(folder)),
@@ -95,8 +95,8 @@ pub fn install_library(library: &Path, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a link to a name in its folder, in place of what is there. A program that opens the link
-/// meanwhile finds the old one or the new one.
+/// Creates a link to a name in its folder, replacing what is there. A program that opens the link at the same time
+/// finds either the old one or the new one.
 pub fn replace_link(name: &str, link: &Path) -> anyhow::Result<()> {
     let new = link.with_extension(format!("new-{}", std::process::id()));
     symlink(name, &new).with_context(|| format!("{} cannot be linked", new.display()))?;
@@ -116,13 +116,13 @@ pub fn install_headers(folder: &Path) -> anyhow::Result<()> {
 
 /// Copies a program or a library without its debug information.
 pub fn copy_program(from: &Path, to: &Path) -> anyhow::Result<()> {
-    // Renamed over the old file, whose contents a running process may have mapped.
-    // Several processes may do so at once.
+    // Renamed over the old file, whose contents a running process may have mapped. Several processes may do this at
+    // once.
     let new = to.with_extension(format!("new-{}", std::process::id()));
     fs::copy(from, &new)
         .with_context(|| format!("{} cannot be copied to {}", from.display(), new.display()))?;
     let mut strip = Command::new("strip");
-    // Without strip the file is larger.
+    // Without strip, the file is larger.
     let _larger = strip.arg("--strip-debug").arg(&new).status();
     fs::rename(&new, to).with_context(|| format!("{} cannot be replaced", to.display()))
 }

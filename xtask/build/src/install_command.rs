@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a user's own programs are: those that root installs are for all users.
+/// Returns where a user's own programs are; for root, where programs for all users are.
 fn usual_prefix() -> anyhow::Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok("/usr/local".into());
@@ -62,7 +62,7 @@ fn usual_prefix() -> anyhow::Result<PathBuf> {
 /// Builds everything and returns the folder of an unpacked archive.
 fn tree(profile: &str) -> anyhow::Result<PathBuf> {
     let built = workspace::build(profile, &["gdr-cli", "gdrapi"])?;
-    // Other profiles do not replace what `gdr` in the target folder uses.
+    // Other profiles must not replace what `gdr` in the target folder uses.
     let out = target().join("install").join(profile);
     let verbs = verbs_library::build(profile, &out)?;
     let stripped = out.join("stripped");

@@ -218,7 +218,7 @@ impl Apt {
             .map(str::to_owned))
     }
 
-    /// Whether the lists have a package.
+    /// Returns whether the lists have a package.
     pub fn has(&self, name: &str) -> anyhow::Result<bool> {
         let output = self.cache(&["policy"], &[name])?;
         Ok(output

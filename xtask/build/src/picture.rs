@@ -70,7 +70,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The step of `cargo xtask test`.
+/// Runs the step of `cargo xtask test`.
 pub fn check() -> anyhow::Result<Outcome> {
     let drawn = fs::read_to_string(root().join(FILE)).with_context(|| FILE.to_owned())?;
     let now = draw(&screen()?);
@@ -93,7 +93,7 @@ pub fn check() -> anyhow::Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A text with each number, which may be measured, as one zero.
+/// Returns a text with each number, which may be measured, as one zero.
 fn without_numbers(text: &str) -> String {
     let mut result = String::new();
     let mut in_number = false;
@@ -110,7 +110,7 @@ fn without_numbers(text: &str) -> String {
     result
 }
 
-/// The lines of the screen: each command, and the first lines that it prints.
+/// Returns the lines of the screen: each command, and the first lines that it prints.
 fn screen() -> anyhow::Result<Vec<String>> {
     let gdr = workspace::build("dev", &["gdr-cli"])?.join("gdr");
     let mut lines = Vec::new();

@@ -18,7 +18,7 @@ const OLDEST: &str = "3.11";
 pub struct Environment(PathBuf);
 
 impl Environment {
-    /// The environment of a name with these packages, fetched once.
+    /// Returns the environment of a name with these packages, fetched once.
     pub fn with(name: &str, packages: &[&str]) -> anyhow::Result<Self> {
         let version = Command::new("python3")
             .args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
@@ -63,19 +63,19 @@ impl Environment {
         Ok(Self(folder.to_owned()))
     }
 
-    /// Its Python, in the root of the workspace.
+    /// Returns its Python, in the root of the workspace.
     pub fn python(&self) -> Command {
         self.program("python")
     }
 
-    /// A program of one of its packages, in the root of the workspace.
+    /// Returns a program of one of its packages, in the root of the workspace.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.0.join("bin").join(name));
         command.current_dir(root());
         command
     }
 
-    /// The folder of its packages.
+    /// Returns the folder of its packages.
     pub fn packages(&self) -> anyhow::Result<String> {
         let program = "import sysconfig; print(sysconfig.get_path('purelib'))";
         let output = self.python().args(["-c", program]).output()?;
@@ -83,7 +83,7 @@ impl Environment {
     }
 }
 
-/// Whether a version of Python is [`OLDEST`] or later.
+/// Returns whether a version of Python is [`OLDEST`] or later.
 fn is_new_enough(version: &str) -> bool {
     let parts = |text: &str| {
         let (major, minor) = text.split_once('.')?;

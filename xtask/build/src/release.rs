@@ -82,7 +82,7 @@ fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// Whether this tree can be released as it is.
+/// Checks that this tree can be released as it is.
 fn ready() -> anyhow::Result<()> {
     if section(&changelog()?, VERSION).is_none() {
         bail!("CHANGELOG.md has no section [{VERSION}]: rename [{UNRELEASED}]");
@@ -118,7 +118,7 @@ fn crates() -> anyhow::Result<Outcome> {
     Outcome::of(command)
 }
 
-/// The members of the workspace that are not published.
+/// Returns the members of the workspace that are not published.
 fn unpublished() -> anyhow::Result<Vec<String>> {
     let output = cargo(&["metadata", "--format-version", "1", "--no-deps", "--locked"])
         .output()

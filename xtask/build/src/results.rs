@@ -187,7 +187,7 @@ impl fmt::Display for Section {
     }
 }
 
-/// The CPU time of the processes of this one that have ended and been waited for, and of theirs.
+/// Returns the CPU time of the processes of this one that have ended and been waited for, and of theirs.
 fn cpu_of_children() -> Option<Duration> {
     let ticks = cpu_ticks_of_children(&fs::read_to_string("/proc/self/stat").ok()?)?;
     Some(Duration::from_millis(
@@ -195,7 +195,7 @@ fn cpu_of_children() -> Option<Duration> {
     ))
 }
 
-/// The fields `cutime` and `cstime` of `/proc/PID/stat`, proc_pid_stat(5).
+/// Returns the fields `cutime` and `cstime` of `/proc/PID/stat`, proc_pid_stat(5).
 fn cpu_ticks_of_children(stat: &str) -> Option<u64> {
     // The name of the program, which may contain anything, is in parentheses; the state follows, field 3.
     let (_, fields) = stat.rsplit_once(')')?;
@@ -239,7 +239,7 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// Whether a program could not be started because there is none of its name.
+/// Returns whether a program could not be started because there is none of its name.
 pub fn is_missing(error: &anyhow::Error) -> bool {
     let source = error.downcast_ref::<std::io::Error>();
     source.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
@@ -287,12 +287,12 @@ impl Outcomes {
         !self.failed().is_empty()
     }
 
-    /// Whether the test of this name has ended.
+    /// Returns whether the test of this name has ended.
     pub fn has_ended(&self, name: &str) -> bool {
         self.ended.iter().any(|(ended, _)| ended == name)
     }
 
-    /// The names of the tests that failed.
+    /// Returns the names of the tests that failed.
     pub fn failed(&self) -> BTreeSet<String> {
         let failed = |(name, outcome): &(String, Outcome)| {
             (*outcome == Outcome::Failed).then(|| name.clone())
@@ -342,7 +342,7 @@ impl Outcomes {
     }
 }
 
-/// The test whose output follows a line of the test harness.
+/// Returns the test whose output follows a line of the test harness.
 fn printed_by(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }

@@ -56,7 +56,7 @@ pub fn licences(dependencies: &Dependencies) -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// The texts of a crate's licences, in the order of its files' names.
+/// Returns the texts of a crate's licences, in the order of its files' names.
 fn texts_of(package: &Package) -> anyhow::Result<Vec<String>> {
     let folder = package.manifest_path.parent().unwrap_or(Path::new("/"));
     let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;

@@ -94,7 +94,7 @@ impl Tools {
         self.folder.join("bin/cargo-zigbuild")
     }
 
-    /// A subcommand of cargo-zigbuild, `zigbuild` or one of cargo's own, without its arguments.
+    /// Returns a subcommand of cargo-zigbuild, `zigbuild` or one of cargo's own, without its arguments.
     pub fn cargo_zigbuild(&self, subcommand: &str) -> Command {
         let mut command = Command::new(self.zigbuild());
         command.arg(subcommand);
@@ -125,14 +125,14 @@ impl Tools {
     }
 }
 
-/// Whether a program is in the search path.
+/// Returns whether a program is in the search path.
 pub fn is_installed(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
     })
 }
 
-/// Whether the toolchain has Rust's standard library for a target.
+/// Returns whether the toolchain has Rust's standard library for a target.
 fn has_standard_library(rust: &str) -> bool {
     let output = Command::new("rustc")
         .args(["--print", "target-libdir", "--target", rust])

@@ -188,7 +188,7 @@ impl Linker<'_> {
         }
     }
 
-    /// The library that unwinds stacks; Zig's is static.
+    /// Returns the library that unwinds stacks; Zig's is static.
     fn unwinder(self) -> [&'static str; 2] {
         match self {
             Self::Host => ["-lgcc_s", "-lc"],
@@ -210,7 +210,7 @@ impl Linker<'_> {
     }
 }
 
-/// The functions that a version script exports.
+/// Returns the functions that a version script exports.
 fn exported(script: &str) -> impl Iterator<Item = &str> {
     let lines = script.lines().filter_map(|line| line.strip_prefix("\t\t"));
     lines.filter_map(|line| line.strip_suffix(';'))

@@ -82,7 +82,7 @@ fn describe(wheel: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The step of `cargo xtask test`: the tests of the package, on a folder instead of a wheel.
+/// Runs the step of `cargo xtask test`: the tests of the package, on a folder instead of a wheel.
 pub fn check() -> anyhow::Result<Outcome> {
     let tools = match tools() {
         Ok(tools) => tools,
@@ -93,7 +93,7 @@ pub fn check() -> anyhow::Result<Outcome> {
     Outcome::of(tests)
 }
 
-/// The tests of `gdr.torch` on such a folder, which need PyTorch.
+/// Runs the tests of `gdr.torch` on such a folder, which need PyTorch.
 pub fn check_torch() -> anyhow::Result<Outcome> {
     let environment = match Environment::with("torch", &PYTORCH) {
         Ok(environment) => environment,
@@ -104,7 +104,7 @@ pub fn check_torch() -> anyhow::Result<Outcome> {
     Outcome::of(tests)
 }
 
-/// The folder with the files of a wheel, built without optimization.
+/// Returns the folder with the files of a wheel, built without optimization.
 fn folder_of_files() -> anyhow::Result<PathBuf> {
     let package = stage(&Carried::of_host("dev")?, "check")?.join("python");
     let built = workspace::build("dev", &["gdr-python"])?;
@@ -207,7 +207,7 @@ fn remove_wheels(out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The wheel in `out` whose name has `tag`.
+/// Returns the wheel in `out` whose name has `tag`.
 fn built_wheel(out: &Path, tag: &str) -> anyhow::Result<PathBuf> {
     let mut built = wheels(out)?;
     built.retain(|wheel| wheel.to_string_lossy().contains(tag));
@@ -232,7 +232,7 @@ fn test_wheel(tools: &Environment, wheel: &Path) -> anyhow::Result<()> {
     succeed(tests)
 }
 
-/// The tests of the package in a file, in all with an empty name, on the simulated GPU.
+/// Returns the tests of the package in a file, in all with an empty name, on the simulated GPU.
 fn pytest(environment: &Environment, file: &str) -> Command {
     let mut command = environment.python();
     command

@@ -42,14 +42,14 @@ pub fn set_built() {
     let _ = IS_BUILT.set(());
 }
 
-/// Whether the whole workspace is built in the profile `dev`, so that nothing of it has to be built.
-/// A build of fewer packages is another one: cargo selects fewer features of their dependencies, and
-/// compiles most crates once more.
+/// Returns whether the whole workspace is built in the profile `dev`, so that nothing of it has to be built. A build of
+/// fewer packages is another one: cargo selects fewer features of their dependencies, and compiles most crates once
+/// more.
 pub fn is_built() -> bool {
     IS_BUILT.get().is_some() || std::env::var_os(BUILT).is_some()
 }
 
-/// The folder of what cargo builds in a profile.
+/// Returns the folder of what cargo builds in a profile.
 pub fn built(profile: &str) -> PathBuf {
     // The profile `dev` builds in `debug`.
     target().join(if profile == "dev" { "debug" } else { profile })
@@ -67,7 +67,7 @@ pub fn build(profile: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
     Ok(built(profile))
 }
 
-/// The cargo of another toolchain of rustup, in the root.
+/// Returns the cargo of another toolchain of rustup, in the root.
 pub fn cargo_of(toolchain: &str) -> Command {
     let mut command = Command::new("cargo");
     command
@@ -81,7 +81,7 @@ pub fn cargo_of(toolchain: &str) -> Command {
     command
 }
 
-/// Whether cargo has a subcommand.
+/// Returns whether cargo has a subcommand.
 pub fn has_subcommand(name: &str) -> bool {
     let mut probe = cargo(&[name, "--version"]);
     probe

@@ -23,7 +23,7 @@ impl Architecture {
             .find(|architecture| architecture.name() == std::env::consts::ARCH)
     }
 
-    /// The name of the kernel, of Rust and of RPM.
+    /// Returns the name of the kernel, of Rust and of RPM.
     pub const fn name(self) -> &'static str {
         match self {
             Self::X86 => "x86_64",

@@ -40,7 +40,7 @@ impl BuildPaths {
         Self(folders)
     }
 
-    /// The flags of rustc that put the names in place of the folders.
+    /// Returns the flags of rustc that put the names in place of the folders.
     pub fn flags(&self) -> String {
         let flags = self
             .0
@@ -91,7 +91,7 @@ impl BuildPaths {
     }
 }
 
-/// Whether `path` occurs in `bytes`, with nothing after it that makes it the name of another folder.
+/// Returns whether `path` occurs in `bytes`, with nothing after it that makes it the name of another folder.
 fn contains(bytes: &[u8], path: &[u8]) -> bool {
     let Some(first) = path.first() else {
         return false;

@@ -70,7 +70,7 @@ pub(super) fn build(
     Ok(made)
 }
 
-/// What every Debian package has in its folder of documentation.
+/// Returns what every Debian package has in its folder of documentation.
 fn documents(name: &str, programs: &Programs, time: u64) -> anyhow::Result<Vec<Item>> {
     let folder = Path::new("usr/share/doc").join(name);
     let changes = filled(
@@ -110,7 +110,7 @@ fn documents(name: &str, programs: &Programs, time: u64) -> anyhow::Result<Vec<I
     Ok(items)
 }
 
-/// The overrides of one package, each after the comment that says why.
+/// Returns the overrides of one package, each after the comment that says why.
 fn of_package(overrides: &str, name: &str) -> String {
     let prefix = format!("{name}: ");
     let (mut own, mut comment) = (String::new(), String::new());
@@ -128,7 +128,7 @@ fn data(bytes: Vec<u8>) -> Content {
     Content::Bytes { bytes, mode: 0o644 }
 }
 
-/// A text as the continuation of a field: each line begins with a space, and an empty one is a dot.
+/// Returns a text as the continuation of a field: each line begins with a space, and an empty one is a dot.
 fn indented(text: &str) -> String {
     let lines = text.lines().map(|line| match line.trim() {
         "" => " .\n".to_owned(),
@@ -173,7 +173,7 @@ fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
         .with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// The field Installed-Size: KiB, rounded up for each file.
+/// Returns the field Installed-Size: KiB, rounded up for each file.
 fn installed_size(items: &[Item]) -> usize {
     let sizes = items.iter().map(|item| match &item.content {
         Content::Bytes { bytes, .. } => bytes.len().div_ceil(1024),
@@ -182,7 +182,7 @@ fn installed_size(items: &[Item]) -> usize {
     sizes.sum()
 }
 
-/// The lines of md5sums, by the program of that name: of each file beside the control files' folder.
+/// Returns the lines of md5sums, by the program of that name: of each file beside the control files' folder.
 fn checksums(control: &Path) -> anyhow::Result<String> {
     let stage = control
         .parent()
@@ -196,7 +196,7 @@ fn checksums(control: &Path) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// A time as RFC 5322 has it, in UTC, by date(1).
+/// Returns a time as RFC 5322 has it, in UTC, by date(1).
 fn date(time: u64) -> anyhow::Result<String> {
     let output = Command::new("date")
         .args(["--utc", "--rfc-email", &format!("--date=@{time}")])

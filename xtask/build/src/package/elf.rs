@@ -88,7 +88,7 @@ pub(crate) fn make_filter(file: &Path) -> anyhow::Result<()> {
     std::fs::write(file, bytes).with_context(name)
 }
 
-/// Where the tag of the run path is, and the tag of a filter.
+/// Returns where the tag of the run path is, and the tag of a filter.
 fn run_path(bytes: &[u8]) -> anyhow::Result<(usize, [u8; 8])> {
     let header = FileHeader64::<Endianness>::parse(bytes)?;
     let endian = header.endian()?;

@@ -113,7 +113,7 @@ impl Folders {
     }
 }
 
-/// The files of one part, in a distribution's folders.
+/// Returns the files of one part, in a distribution's folders.
 pub(crate) fn files(
     part: Part,
     folders: &Folders,
@@ -193,7 +193,7 @@ impl List<'_> {
         self.copy(&root().join(source).join("_gdr"), zsh, DATA)
     }
 
-    /// The units, all disabled, and drop-ins that administrators may copy to /etc.
+    /// Adds the units, all disabled, and drop-ins that administrators may copy to /etc.
     fn services(&mut self) -> anyhow::Result<()> {
         let units = Path::new("lib/systemd/system");
         for unit in [
@@ -264,7 +264,7 @@ impl List<'_> {
         Ok(())
     }
 
-    /// A file of packaging/ in which the prefix is put.
+    /// Adds a file of packaging/, with the prefix put in.
     fn template(&mut self, name: &str, path: impl AsRef<Path>, mode: u32) -> anyhow::Result<()> {
         let from = root().join("packaging").join(name);
         let text = fs::read_to_string(&from).with_context(|| from.display().to_string())?;
@@ -274,7 +274,7 @@ impl List<'_> {
     }
 }
 
-/// What the archive has in its own folder: how to install it, and the licences.
+/// Returns what the archive has in its own folder: how to install it, and the licences.
 pub(crate) fn archive_root(programs: &Programs) -> anyhow::Result<Vec<Item>> {
     let mut items = Vec::new();
     let mut add = |path: &str, bytes, mode| {
@@ -301,7 +301,7 @@ pub(crate) fn archive_root(programs: &Programs) -> anyhow::Result<Vec<Item>> {
     Ok(items)
 }
 
-/// The pages that are installed: the users' pages, and what they link to.
+/// Returns the pages that are installed: the users' pages, and what they link to.
 fn pages_of_documentation() -> anyhow::Result<Vec<PathBuf>> {
     let mut pages: Vec<PathBuf> = ["", "docs", "docs/h200"]
         .into_iter()
@@ -321,7 +321,7 @@ fn pages_of_documentation() -> anyhow::Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// The files for fleets, below the root of the workspace, sorted.
+/// Returns the files for fleets, below the root of the workspace, sorted.
 pub fn contrib() -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for folder in fs::read_dir(root().join("contrib"))? {

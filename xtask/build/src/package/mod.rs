@@ -98,7 +98,7 @@ pub fn make_archive(architecture: Architecture, out: &Path) -> anyhow::Result<(T
     Ok((tools, archive_of(architecture, programs, time, out)?))
 }
 
-/// The targets of Rust that packages are made for.
+/// Returns the targets of Rust that packages are made for.
 pub fn targets() -> [String; 2] {
     Architecture::ALL.map(Architecture::target)
 }
@@ -158,7 +158,7 @@ fn make(
     Ok(packages)
 }
 
-/// The files of an archive, sorted.
+/// Returns the files of an archive, sorted.
 fn archived(programs: &Programs) -> anyhow::Result<Vec<Item>> {
     let folders = Folders::archive();
     let mut items = layout::archive_root(programs)?;
@@ -196,8 +196,7 @@ fn archive_of(
     Ok(file)
 }
 
-/// The time of everything in packages, in seconds since 1970: `SOURCE_DATE_EPOCH`, else the last
-/// commit's.
+/// Returns the time of everything in packages, in seconds since 1970: `SOURCE_DATE_EPOCH`, else the last commit's.
 pub fn source_time() -> anyhow::Result<u64> {
     if let Ok(named) = std::env::var("SOURCE_DATE_EPOCH") {
         return named

@@ -85,7 +85,7 @@ pub(super) fn build(
     Ok(files)
 }
 
-/// The licences of a package, in its own folder.
+/// Returns the licences of a package, in its own folder.
 fn licences(name: &str, programs: &Programs) -> anyhow::Result<Vec<Item>> {
     let folder = Path::new("usr/share/licenses").join(name);
     let mut items = Vec::new();
@@ -104,8 +104,8 @@ fn licences(name: &str, programs: &Programs) -> anyhow::Result<Vec<Item>> {
     Ok(items)
 }
 
-/// The list of a package's files for its section in the spec file: folders that it shares with no
-/// other package are its own.
+/// Returns the list of a package's files for its section in the spec file: folders that it shares with no other package
+/// are its own.
 fn list(name: &str, items: &[Item]) -> String {
     let own = ["usr/lib64/gdr", "usr/libexec/gdr", "usr/share/gdr"];
     let documents = [
@@ -142,7 +142,7 @@ fn list(name: &str, items: &[Item]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A day as a changelog of RPM has it, in UTC, by date(1).
+/// Returns a day as a changelog of RPM has it, in UTC, by date(1).
 fn date(time: u64) -> anyhow::Result<String> {
     let output = Command::new("date")
         .args(["--utc", "+%a %b %d %Y", &format!("--date=@{time}")])
