@@ -79,7 +79,7 @@ pub struct RawAllocation {
     pub handle: u64,
 }
 
-/// Who allocated page-locked host memory, and so what ends its mapping.
+/// The allocator of page-locked host memory, which determines what ends its mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostMemoryOrigin {
     /// The driver: the memory goes with its context.
@@ -91,7 +91,7 @@ pub enum HostMemoryOrigin {
 /// Page-locked host memory that the GPU can reach; [`crate::HostBuffer`] owns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawHostAllocation {
-    /// Who allocated it.
+    /// Its allocator.
     pub origin: HostMemoryOrigin,
     /// CPU address.
     pub cpu: *mut u8,

@@ -68,7 +68,7 @@ pub struct Stream {
     in_use: Mutex<Vec<InUse>>,
 }
 
-/// Who created a stream, and so who destroys it.
+/// The creator of a stream, which also destroys it.
 #[derive(Debug)]
 enum Origin {
     /// The driver, for this value.

@@ -55,7 +55,7 @@ impl<L> Need<L> {
 }
 
 impl Need<String> {
-    /// Literals one of which stands in every text that meets it: long, and few.
+    /// Few long literals, at least one of which occurs in every matching text.
     pub(crate) fn rarest(&self) -> Vec<&str> {
         match self {
             Self::Literal(literal) => vec![literal],

@@ -11,7 +11,7 @@ use crate::info::{Handle, ObjectInfo};
 use crate::mode::Rights;
 use crate::name::ObjectName;
 
-/// What both ends speak, as their greetings name it.
+/// Name of the service in the greetings of both ends.
 pub const SERVICE: Service = Service::new("gdr-objects");
 /// The version of everything in this file and of the header's layout.
 pub(crate) const VERSION: u16 = 1;
@@ -99,7 +99,7 @@ pub(crate) enum Request {
         /// As in [`Request::Connect`].
         mtu: u8,
     },
-    /// Where an object is and what it is.
+    /// Opens an object: where it is, and what it is.
     Open {
         /// Its name.
         name: ObjectName,

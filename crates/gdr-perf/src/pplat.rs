@@ -32,7 +32,7 @@ pub struct Settings {
     pub memory: BufferOptions,
     /// Bytes of payload per round, a multiple of 4; 0 for the flag alone.
     pub payload: u64,
-    /// Who fills the payload.
+    /// Which side fills the payload.
     pub direction: Direction,
     /// Kernel blocks; 1 without payload.
     pub blocks: u32,

@@ -27,8 +27,8 @@ impl Wire {
         )
     }
 
-    /// Returns the wire that carried most of `sent` packets, of which `by_memory` went through memory; `None` if there
-    /// are none.
+    /// Returns the wire that carried most of `sent` packets, given that `by_memory` of them went through memory;
+    /// `None` if there are none.
     pub(crate) const fn of(sent: u64, by_memory: u64) -> Option<Self> {
         match sent {
             0 => None,

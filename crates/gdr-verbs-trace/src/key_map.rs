@@ -21,7 +21,7 @@ pub(crate) struct KeyMap {
     lock: PerProcess<WriterLock>,
 }
 
-/// Who changes the map.
+/// Serializes the writers of the map.
 #[derive(Default)]
 struct WriterLock {
     writer: Mutex<()>,

@@ -155,7 +155,7 @@ struct Slot<T> {
 #[derive(Debug)]
 pub(crate) struct SlotTable<T> {
     slots: Vec<Slot<T>>,
-    /// Free slots, the one that was freed first at the front.
+    /// Free slots, in the order in which they were freed.
     free: VecDeque<u32>,
     generations: u32,
     most: usize,

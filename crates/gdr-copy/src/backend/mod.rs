@@ -106,7 +106,7 @@ pub(crate) trait Pin: Send + Sync + Debug {
     fn map(&self, len: u64, caching: Option<Caching>) -> Result<BarMapping>;
 }
 
-/// Refuses every kind of mapping but the one that is offered.
+/// Refuses every kind of mapping except the offered one.
 pub(crate) fn only(
     backend: BackendKind,
     offered: Caching,

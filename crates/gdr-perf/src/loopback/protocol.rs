@@ -139,7 +139,7 @@ pub(super) fn receive(session: &mut Session, deadline: Deadline) -> Result<Messa
     peer_message::receive(session, deadline)
 }
 
-/// Fails because `message` is not the one that the protocol has here.
+/// Fails because `message` is out of order.
 pub(super) fn unexpected<T>(message: &Message) -> Result<T> {
     let name = match message {
         Message::Ask(_) => "ask",

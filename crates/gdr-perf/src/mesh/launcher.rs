@@ -36,7 +36,7 @@ impl fmt::Display for Launcher {
 /// What a launcher tells a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Who started it.
+    /// The launcher that started it.
     pub launcher: Launcher,
     /// From 0.
     pub rank: usize,

@@ -133,7 +133,7 @@ pub struct Plan {
     pub post_list: u32,
     /// Messages up to this length are sent inline from host memory.
     pub inline: u32,
-    /// Who sends.
+    /// Which ends send, for bandwidth.
     pub direction: Direction,
     /// The atomic operation.
     pub atomic: AtomicKind,

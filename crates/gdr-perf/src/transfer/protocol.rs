@@ -82,7 +82,7 @@ pub(super) fn immediates(memory: &MemoryFacts) -> Immediates {
     }
 }
 
-/// Fails because `message` is not the one that the protocol has here.
+/// Fails because `message` is out of order.
 pub(super) fn unexpected<T>(message: &Message) -> Result<T> {
     let name = match message {
         Message::Ask(_) => "ask",

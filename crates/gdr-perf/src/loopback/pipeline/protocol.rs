@@ -95,7 +95,7 @@ pub(super) struct Ready {
     pub(super) source: MemoryFacts,
 }
 
-/// Fails because `message` is not the one that the protocol has here.
+/// Fails because `message` is out of order.
 pub(super) fn unexpected<T>(message: &Message) -> Result<T> {
     let name = match message {
         Message::Ask(_) => "ask",
