@@ -1,9 +1,8 @@
-//! How fast a log is explained.
+//! Measures how fast a log is explained.
 //!
-//! `cargo bench -p gdr-explain` reads logs that are made here, several times each, and prints the
-//! median rate by the processor time that this takes. `-- NAME` reads those whose names contain
-//! NAME, `-- write NAME FILE` writes one instead, for a measurement of the whole command. It proves
-//! nothing; the tests do.
+//! `cargo bench -p gdr-explain` reads generated logs several times each, and prints the median rate in terms of
+//! processor time. `-- NAME` reads only the logs whose names contain NAME, and `-- write NAME FILE` writes one instead,
+//! to measure the whole command. It asserts nothing; the tests do.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails is over")]
 
 use std::fs::{self, File};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use gdr_explain::{Answer, read};
 
-/// The size of what is read, in bytes.
+/// Size of what is read, in bytes.
 const SIZE: usize = 32 << 20;
 /// How often each log is read.
 const ROUNDS: usize = 5;
@@ -39,7 +38,7 @@ fn nccl(piece: usize, log: &mut Vec<u8>) {
     rank(piece % RANKS, piece / RANKS, log);
 }
 
-/// What each rank logs, over and over: what logs of NCCL_DEBUG=INFO consist of.
+/// What each rank logs repeatedly, as in logs of NCCL_DEBUG=INFO.
 fn rank(number: usize, round: usize, log: &mut Vec<u8>) {
     let host = format!(
         "node{:03}:{}:{} [{}]",
@@ -133,7 +132,7 @@ fn aer_storm_without_prefix(piece: usize, log: &mut Vec<u8>) {
     aer(piece, |_| String::new(), log);
 }
 
-/// What a kernel logs on a node with GPUs, with now and then an error.
+/// What the kernel of a node with GPUs logs, with an occasional error.
 fn dmesg(piece: usize, log: &mut Vec<u8>) {
     let messages = [
         "mlx5_core 0000:38:00.0: firmware version: 28.39.1002",
@@ -163,7 +162,7 @@ fn dmesg(piece: usize, log: &mut Vec<u8>) {
     }
 }
 
-/// Words that mean nothing, in lines of different length.
+/// Meaningless words, in lines of different lengths.
 fn random_text(piece: usize, log: &mut Vec<u8>) {
     let mut state = piece as u64 + 1;
     let mut next = |below: u64| {
@@ -182,12 +181,12 @@ fn random_text(piece: usize, log: &mut Vec<u8>) {
     log.push(b'\n');
 }
 
-/// A page with the words of the field.
+/// A page with the vocabulary of the field.
 fn prose(_: usize, log: &mut Vec<u8>) {
     log.extend_from_slice(include_bytes!("../../../docs/guide.md"));
 }
 
-/// Lists of arguments that no line ends.
+/// Lists of arguments that never end.
 fn parentheses(_: usize, log: &mut Vec<u8>) {
     for _ in 0..1 << 13 {
         log.extend_from_slice(b"call(a=1, ");
@@ -211,7 +210,7 @@ fn log(piece: Piece) -> Vec<u8> {
     log
 }
 
-/// Returns how long this process has run on a processor, where the system counts that.
+/// Returns how long this process has run on a processor, if the system counts that.
 fn processor_time() -> Option<Duration> {
     let counted = fs::read_to_string("/proc/self/schedstat").ok()?;
     let nanoseconds = counted.split_whitespace().next()?.parse().ok()?;
@@ -244,7 +243,7 @@ fn measure(name: &str, log: &[u8]) {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // Cargo adds options of its own.
+    // Cargo adds its own options.
     let words: Vec<&str> = (arguments.iter().map(String::as_str))
         .filter(|argument| !argument.starts_with('-'))
         .collect();

@@ -1,13 +1,13 @@
-//! Lists of arguments, which programs print between the name of a call and what became of it.
+//! Lists of arguments, which programs print between the name of a call and its result.
 
 use memchr::memchr;
 
-/// Shorter lists stand in no expression's way.
+/// Shorter lists do not get in the way of expressions.
 const SHORTEST: usize = 20;
-/// In a line where more lists than these have no end, parentheses are not of calls.
+/// If a line has more unclosed lists than this, its parentheses do not belong to calls.
 const MOST_UNCLOSED: usize = 8;
 
-/// Puts a line without its long lists of arguments into `buffer`: `ibv_create_ah() failed` for
+/// Copies a line without its long lists of arguments to `buffer`: `ibv_create_ah() failed` for
 /// `ibv_create_ah(dlid=49152 sl=0 ...) failed`. Returns whether there were any.
 pub(crate) fn without_arguments(line: &[u8], buffer: &mut Vec<u8>) -> bool {
     buffer.clear();

@@ -16,14 +16,14 @@ pub enum Strength {
     Sure,
 }
 
-/// A text that speaks of a cause.
+/// A text that indicates a cause.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
     /// A regular expression over one line, case ignored.
     pub text: &'static str,
-    /// What has to stand in a line shortly before, where something has to.
+    /// What must occur in a line shortly before, if anything.
     pub after: Option<&'static str>,
-    /// What must not stand in the same line.
+    /// What must not occur in the same line.
     pub unless: Option<&'static str>,
     /// How sure it is.
     pub strength: Strength,
@@ -34,31 +34,31 @@ pub struct Pattern {
 pub struct Remedy {
     /// What to do.
     pub what: &'static str,
-    /// The command or setting that does it, where there is one.
+    /// The command or setting that does it, if there is one.
     pub command: Option<&'static str>,
-    /// On which machines it helps.
+    /// The machines on which it helps.
     #[serde(skip)]
     pub when: When,
 }
 
-/// On which machines a remedy helps.
+/// The machines on which a remedy helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// On all.
     Always,
-    /// On machines with one of these facts, where it comes first.
+    /// On machines with one of these facts, on which it comes first.
     Only(&'static [Fact]),
     /// On machines without any of these facts.
     Unless(&'static [Fact]),
 }
 
-/// What a cause is to the error that is looked for.
+/// How a cause relates to the error being explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// It can be the error.
     Fault,
-    /// It follows from an error that is named elsewhere.
+    /// It is the consequence of an error named elsewhere.
     Consequence,
     /// It does no harm.
     Harmless,
@@ -76,15 +76,15 @@ pub struct Cause {
     pub kind: Kind,
     /// One line.
     pub title: &'static str,
-    /// How it comes about, and why it shows as it does.
+    /// How it arises, and why it shows in this way.
     pub why: &'static str,
     /// What speaks of it.
     #[serde(skip)]
     pub patterns: &'static [Pattern],
-    /// What more a line says of it.
+    /// Extracts further details from a line.
     #[serde(skip)]
     pub detail: Option<Detail>,
-    /// What to do, the best first.
+    /// What to do, best remedy first.
     pub remedies: &'static [Remedy],
     /// What each fact about the machine means for this cause.
     #[serde(skip)]
@@ -92,14 +92,14 @@ pub struct Cause {
     /// Facts that make it harmless.
     #[serde(skip)]
     pub harmless: &'static [Fact],
-    /// The checks that tell whether it is so on a node.
+    /// Checks that tell whether it applies to a node.
     pub checks: &'static [&'static str],
-    /// Where this is known from.
+    /// Sources of this knowledge.
     pub sources: &'static [&'static str],
 }
 
 impl Cause {
-    /// What most causes have in common, for struct update.
+    /// Values that most causes share, for struct update.
     pub(crate) const DEFAULT: Self = Self {
         id: "",
         kind: Kind::Fault,

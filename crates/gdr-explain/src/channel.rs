@@ -1,12 +1,11 @@
-//! Lines of NCCL that say over what two ranks talk:
-//! `Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`.
+//! NCCL lines about the transport between two ranks: `Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`.
 
 use serde::Serialize;
 
-/// What stands before the transport.
+/// Precedes the transport.
 pub(crate) const MARK: &[u8] = b" via ";
 
-/// The way that the data of a channel takes.
+/// The path of a channel's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -33,11 +32,11 @@ pub enum Direction {
 /// A channel of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Channel {
-    /// The rank that sends and the rank that receives, where the line has them.
+    /// The sending and the receiving rank, if the line has them.
     pub(crate) ranks: Option<(u32, u32)>,
     pub(crate) direction: Option<Direction>,
     pub(crate) transport: Transport,
-    /// The line ends where `/GDRDMA` may follow: a wrapped line's next one may have it.
+    /// The line ends where `/GDRDMA` could follow, so the next line may contain it if the line was wrapped.
     pub(crate) open: bool,
 }
 
@@ -88,7 +87,7 @@ fn transport(text: &[u8]) -> Option<(Transport, bool)> {
     if !device.first()?.is_ascii_digit() {
         return None;
     }
-    // Quotation marks and escapes end it where a logger wrapped it up.
+    // Quotation marks and escapes end it if a logger wrapped the message.
     let end = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'' | b'\\' | b'`');
     let length = device.iter().position(end).unwrap_or(device.len());
     let flags = &device[..length];
@@ -101,7 +100,7 @@ fn transport(text: &[u8]) -> Option<(Transport, bool)> {
     Some((Transport::HostMemory, length == device.len()))
 }
 
-/// Returns the ranks of `... : 0[0] -> 8[2] [send]`, or the one of `CollNet 00/0 : 3 [receive]`.
+/// Returns the ranks of `... : 0[0] -> 8[2] [send]`, or the single rank of `CollNet 00/0 : 3 [receive]`.
 fn ranks(before: &[u8]) -> Option<(u32, u32)> {
     let colon = before.windows(2).rposition(|window| window == b": ")?;
     let text = before[colon + 2..].trim_ascii();

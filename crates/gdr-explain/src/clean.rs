@@ -1,17 +1,16 @@
-//! What stands around a message and is not of it: colours, quotation marks, prefixes of loggers,
-//! encoded data.
+//! Removes what surrounds a message: colours, quotation marks, logger prefixes, encoded data.
 
 use gdr_node::kernel_log::begins_record;
 use memchr::memchr;
 
-/// The shortest run of letters and digits without a space that counts as encoded data.
+/// Minimum length of a run of letters and digits without a space that counts as encoded data.
 const ENCODED: usize = 64;
 
 /// Returns a line without terminal colours, control characters and encoded data.
 ///
-/// Most lines need no change and are not copied.
+/// Most lines need no change, and are not copied.
 pub(crate) fn clean<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
-    // Without an early end this is a few vector instructions.
+    // Without an early exit, this takes a few vector instructions.
     let escapes = (line.iter()).fold(false, |found, byte| {
         found | (*byte < b' ' && *byte != b'\t')
     });
@@ -30,7 +29,7 @@ pub(crate) fn clean<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
             buffer.push(b' ');
             rest = &rest[length..];
         } else {
-            // A word is copied whole, so that its middle is not taken for the start of one.
+            // Copy a word whole, so that its middle is not taken for the start of a word.
             let word = run_length(rest).max(1);
             buffer.extend_from_slice(&rest[..word]);
             rest = &rest[word..];
@@ -39,7 +38,7 @@ pub(crate) fn clean<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
     buffer
 }
 
-/// Without the marks of a quoted mail or a table.
+/// Removes the quote marks of a mail or a table.
 pub(crate) fn unquoted(mut line: &[u8]) -> &[u8] {
     while let Some((b'>' | b'|', rest)) = line.split_first() {
         line = rest.trim_ascii_start();
@@ -73,8 +72,8 @@ fn has_encoded(line: &[u8]) -> bool {
     false
 }
 
-/// Returns how long the encoded data is that the text begins with: letters of both cases and digits, which no word and
-/// no path has in such length.
+/// Returns the length of the encoded data at the start of the text: letters of both cases and digits, in a run longer
+/// than any word or path.
 fn encoded_at_start(text: &[u8]) -> Option<usize> {
     let run = run_length(text);
     if run < ENCODED {
@@ -87,7 +86,7 @@ fn encoded_at_start(text: &[u8]) -> Option<usize> {
     ((mixed && has(u8::is_ascii_digit)) || hexadecimal).then_some(run)
 }
 
-/// Returns how many bytes of the kind that encoded data consists of the text begins with.
+/// Returns how many bytes at the start of the text could be encoded data.
 fn run_length(text: &[u8]) -> usize {
     text.iter().take_while(|byte| is_encoding(**byte)).count()
 }
@@ -96,8 +95,8 @@ fn is_encoding(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=')
 }
 
-/// Returns whether a line begins as lines of logs do: with a time, a host, a level. What does not
-/// may be the rest of the line before.
+/// Returns whether a line begins like a log line: with a time, a host, or a level. A line that does not may continue
+/// the previous one.
 pub(crate) fn has_log_prefix(line: &[u8]) -> bool {
     let Some(first) = line.first() else {
         return false;
@@ -113,7 +112,7 @@ pub(crate) fn has_log_prefix(line: &[u8]) -> bool {
     if starts_with_date(word) || is_host_and_process(word) {
         return true;
     }
-    // What the kernel's log has before a message, and times, contain one of these.
+    // Prefixes of the kernel's log, and times, contain one of these.
     let may_begin = word.contains(&b'-') || word.contains(&b';') || memchr(b'[', line).is_some();
     if may_begin && std::str::from_utf8(line).is_ok_and(begins_record) {
         return true;
@@ -125,7 +124,7 @@ pub(crate) fn has_log_prefix(line: &[u8]) -> bool {
     word.len() == 3 && months.contains(&word) && rest.contains(&b':')
 }
 
-/// `I0115` and `E20240101` of glog, `2025-08-21` and `2025/08/21`.
+/// Recognizes `I0115` and `E20240101` of glog, `2025-08-21` and `2025/08/21`.
 fn starts_with_date(word: &[u8]) -> bool {
     let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let leading = digits(word);
@@ -147,7 +146,7 @@ fn is_host_and_process(word: &[u8]) -> bool {
     is_number(parts.next()) && is_number(parts.next())
 }
 
-/// As much of a line as is shown, with the place that matters in it.
+/// Returns as much of a line as is shown, including the relevant place.
 pub(crate) fn excerpt(line: &[u8], at: usize) -> String {
     const LONGEST: usize = 300;
     let text = String::from_utf8_lossy(line);

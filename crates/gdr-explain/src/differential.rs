@@ -1,4 +1,4 @@
-//! The search for literals leaves nothing out: logs say the same with it and without it.
+//! Checks that the search for literals misses nothing: logs give the same result with and without it.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use crate::{Answer, Explainer};
 #[path = "../tests/explain/texts/mod.rs"]
 mod texts;
 
-/// Lines that storms consist of, those that others depend on, and what looks like them.
+/// Lines that storms consist of, lines that others depend on, and similar lines.
 const LINES: &[&str] = &[
     "pcieport 0000:37:02.0: AER: Corrected error received: 0000:38:00.0",
     "pcieport 0000:37:02.0: AER: Multiple Uncorrectable (Fatal) error message received",
@@ -51,7 +51,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
         "{\"log\":\"",
     ]);
     let ends = select(vec!["\n", "\n", "\r\n", "\\n", " "]);
-    // What is put in somewhere: the ends of lines that were wrapped, and bytes that are not text.
+    // Text that is inserted somewhere: line ends of wrapped lines, and bytes that are not text.
     let breaks: Vec<&'static [u8]> = vec![b"", b"", b"\n", b"\r\n", b"\r", b"\x01", b"\xff\xfe"];
     (
         prefixes,

@@ -7,13 +7,13 @@ use crate::reader::Reader;
 use crate::table::{Table, table};
 use crate::{Explanation, GpuDirect};
 
-/// How much of a text is read at once.
+/// Number of bytes of a text to read at once.
 const CHUNK: usize = 1 << 16;
 
 /// What a text says.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The causes that it speaks of, likeliest first.
+    /// Causes that it indicates, likeliest first.
     pub causes: Vec<Explanation>,
     /// Whether it shows GPUDirect RDMA at work.
     pub gpudirect: GpuDirect,
@@ -42,9 +42,9 @@ pub fn read(mut text: impl Read) -> io::Result<Answer> {
 
 /// Reads a text piece by piece.
 ///
-/// On one line only the surest causes count. A cause with a surer line comes first; of equals that
-/// which is spoken of first, for later errors often follow from earlier ones. What follows from
-/// other errors, and what does no harm, comes last.
+/// On one line, only the surest causes count. A cause with a surer line comes first; among equals, the cause mentioned
+/// first, because later errors often follow from earlier ones. Consequences of other errors, and harmless causes, come
+/// last.
 #[derive(Debug)]
 pub struct Explainer {
     lines: Lines,
@@ -110,7 +110,7 @@ mod tests {
             "(PCI ID: 10de:26b5) installed in this system has",
             "fallen off the bus and is not responding to commands.",
         ];
-        // No line of it says what has happened to whom.
+        // None of its lines says what happened to which device.
         let first = "NVRM: The NVIDIA GPU 0000:b3:00.0";
         let of_driver = format!("{first}\nNVRM: {}\nNVRM: {}", REST[0], REST[1]);
         let timed = of_driver.replace("NVRM", "[ 43.308145] NVRM");

@@ -1,4 +1,4 @@
-//! A cause that a text speaks of, with the lines that do.
+//! A cause that a text indicates, with the lines that indicate it.
 
 use std::collections::BTreeSet;
 
@@ -11,59 +11,58 @@ use crate::facts::Fact;
 use crate::found::Mark;
 use crate::parts::Parts;
 
-/// A line that spoke of a cause.
+/// A line that indicates a cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Match {
     /// From 1.
     pub line: usize,
-    /// What stood there, or the part of it that matters.
+    /// The text of the line, or the relevant part of it.
     pub text: String,
     /// How sure it is.
     pub strength: Strength,
-    /// The parts by which the cause was inferred, where no pattern knew the line.
+    /// The parts from which the cause was inferred, if no pattern matched the line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parts: Option<Parts>,
 }
 
-/// A cause that a text speaks of.
+/// A cause that a text indicates.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     /// The cause.
     pub cause: &'static Cause,
-    /// The first lines that spoke of it: at most [`Explanation::MAX_MATCHES`].
+    /// The first lines that indicate it: at most [`Explanation::MAX_MATCHES`].
     pub matches: Vec<Match>,
-    /// What these lines say beyond the cause, such as what an Xid stands for: at most
-    /// [`Explanation::MAX_MATCHES`].
+    /// What these lines say beyond the cause, such as the meaning of an Xid: at most [`Explanation::MAX_MATCHES`].
     pub details: Vec<String>,
-    /// How many lines spoke of it.
+    /// How many lines indicate it.
     pub lines: usize,
     /// Whether it can be the error itself, on the machine that the text is about.
     pub kind: Kind,
     /// What other facts in the text mean for it.
     pub because: Vec<&'static str>,
-    /// What to do on the machine that the text is about, the best first.
+    /// What to do on the machine that the text is about, best remedy first.
     pub remedies: Vec<Remedy>,
 }
 
-/// What the checks say of a cause on this node.
+/// What the checks say about a cause on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "here", rename_all = "lowercase")]
 pub enum Confirmation {
-    /// A check found something wrong that fits.
+    /// A check found a matching fault.
     Confirmed {
         /// The check.
         check: CheckId,
         /// What it found.
         summary: String,
     },
-    /// All that could tell found nothing wrong.
+    /// None of the checks that could tell found a fault.
     Refuted,
     /// None could tell.
     Open,
 }
 
 impl Explanation {
-    /// The most lines that are kept of a cause.
+    /// Maximum number of lines to keep for a cause.
     pub const MAX_MATCHES: usize = 5;
 
     /// Returns the surest line.
@@ -73,7 +72,7 @@ impl Explanation {
             .unwrap_or(Strength::Weak)
     }
 
-    /// Returns the parts by which the cause was inferred, where no pattern spoke of it.
+    /// Returns the parts from which the cause was inferred, if no pattern matched.
     pub fn inferred(&self) -> Option<Parts> {
         let mut parts = self.matches.iter().map(|it| it.parts);
         let first = parts.next()??;
@@ -93,7 +92,7 @@ impl Explanation {
         }
     }
 
-    /// Counts a line, and keeps it where it is among the first, or surer than all that are kept.
+    /// Counts a line, and keeps it if it is among the first, or surer than all lines kept.
     pub(crate) fn add(&mut self, mark: Mark<'_>) {
         let Mark {
             number,
@@ -149,7 +148,7 @@ impl Explanation {
         self.remedies = only.into_iter().chain(rest).copied().collect();
     }
 
-    /// Holds the cause against what the checks found.
+    /// Compares the cause with what the checks found.
     pub fn confirm(&self, diagnosis: &Diagnosis) -> Confirmation {
         let relevant = || {
             (diagnosis.findings.iter())
@@ -166,7 +165,7 @@ impl Explanation {
         }
         let reported = relevant()
             .any(|judged| matches!(judged.finding.verdict, Verdict::Pass | Verdict::Info));
-        // A check that does not apply here says nothing about the machine that has the error.
+        // A check that does not apply here says nothing about the machine with the error.
         let open = relevant()
             .any(|judged| matches!(judged.finding.verdict, Verdict::Unknown | Verdict::Skip));
         if reported && !open {

@@ -1,9 +1,8 @@
-//! What a text says about the machine that it comes from, as far as this decides between reasons
-//! and remedies.
+//! What a text says about the machine that it comes from, as far as this helps to choose between reasons and remedies.
 
 use serde::Serialize;
 
-/// A fact about a machine that its log names.
+/// A fact about a machine, found in its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -16,9 +15,9 @@ pub enum Fact {
     VirtualMachine,
     /// A peer-memory module is loaded.
     PeermemLoaded,
-    /// UCX offers TCP devices only.
+    /// UCX offers only TCP devices.
     TcpOnly,
-    /// PyTorch allocates by expandable segments.
+    /// PyTorch allocates with expandable segments.
     ExpandableSegments,
     /// The driver found no NVSwitch.
     NoNvSwitch,

@@ -1,4 +1,4 @@
-//! The causes that a text has been found to speak of.
+//! Causes found in a text.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use crate::facts::Fact;
 use crate::parts::{self, Parts};
 use crate::{Cause, Explanation, Strength};
 
-/// What speaks of a cause.
+/// An indication of a cause.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark<'a> {
     /// The number of the line.
@@ -16,23 +16,23 @@ pub(crate) struct Mark<'a> {
     /// Where in the line.
     pub(crate) at: usize,
     pub(crate) strength: Strength,
-    /// The parts by which it was inferred.
+    /// The parts from which it was inferred.
     pub(crate) parts: Option<Parts>,
 }
 
-/// The causes, by their place in the table, and what of them was said last.
+/// Causes by their place in the table, and what was last said about them.
 #[derive(Debug)]
 pub(crate) struct Found {
     table: &'static [&'static Cause],
     causes: Vec<Option<Explanation>>,
-    /// What the line at hand says, for the surest of it to be kept: cause, strength and place in the line.
+    /// Indications in the current line, of which the surest is kept: cause, strength and place in the line.
     spoken: Vec<(usize, Strength, usize)>,
-    /// Where something of each strength was said last; 0 is nowhere.
+    /// Line of the last indication of each strength; 0 means none.
     said: [(Strength, usize); 3],
 }
 
 impl Found {
-    /// Nothing is found yet of these causes.
+    /// Starts with these causes, none of them found.
     pub(crate) fn new(table: &'static [&'static Cause]) -> Self {
         Self {
             table,
@@ -42,7 +42,7 @@ impl Found {
         }
     }
 
-    /// Takes for spoken of in the line at hand, at this place.
+    /// Records an indication in the current line, at this place.
     pub(crate) fn speak(&mut self, cause: usize, strength: Strength, at: usize) {
         self.spoken.push((cause, strength, at));
     }
@@ -52,7 +52,7 @@ impl Found {
         !self.spoken.is_empty()
     }
 
-    /// Returns whether the line at hand, or one since line `start`, says anything surer than `strength`.
+    /// Returns whether the current line, or a line since `start`, indicates anything surer than `strength`.
     pub(crate) fn is_surer_since(&self, start: usize, strength: Strength) -> bool {
         self.spoken.iter().any(|(_, spoken, _)| *spoken > strength)
             || (self.said.iter()).any(|(said, on)| *on >= start && *said > strength)
@@ -71,7 +71,7 @@ impl Found {
         })
     }
 
-    /// Keeps what speaks of a cause.
+    /// Keeps an indication of a cause.
     pub(crate) fn keep(&mut self, cause: usize, mark: Mark<'_>) {
         self.causes.resize_with(self.table.len(), || None);
         let of = self.table[cause];
@@ -79,7 +79,7 @@ impl Found {
         explanation.add(mark);
     }
 
-    /// Ends a line: keeps the surest of what it says.
+    /// Ends a line: keeps its surest indication.
     pub(crate) fn keep_spoken(&mut self, number: usize, line: &[u8]) {
         let Some(surest) = self.spoken.iter().map(|(_, strength, _)| *strength).max() else {
             return;
@@ -108,7 +108,7 @@ impl Found {
         self.spoken = spoken;
     }
 
-    /// Returns all causes of a text that says this of its machine, the likeliest first.
+    /// Returns all causes of a text with these facts about its machine, likeliest first.
     pub(crate) fn finish(self, facts: &BTreeSet<Fact>) -> Vec<Explanation> {
         let mut causes: Vec<Explanation> = self.causes.into_iter().flatten().collect();
         let order = |it: &Explanation| {

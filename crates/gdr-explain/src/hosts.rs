@@ -1,10 +1,10 @@
-//! The hosts whose lines a log has.
+//! Hosts whose lines a log contains.
 
 use std::collections::BTreeSet;
 
 use gdr_node::Bdf;
 
-/// The most hosts, and the most addresses, that are kept.
+/// Maximum number of hosts, and of addresses, to keep.
 const MOST: usize = 64;
 
 /// Returns the hosts that a log names in its lines: before the process in lines of NCCL, UCX and NVSHMEM, before
@@ -50,7 +50,7 @@ fn is_name(word: &str) -> bool {
         && word.bytes().any(|b| b.is_ascii_alphabetic())
 }
 
-/// `Feb 23 16:24:18 node01 kernel: text`
+/// Parses `Feb 23 16:24:18 node01 kernel: text`.
 fn of_kernel(line: &str) -> Option<&str> {
     let (before, _) = line.split_once(" kernel: ")?;
     let (time, host) = before.rsplit_once(' ')?;
@@ -58,7 +58,7 @@ fn of_kernel(line: &str) -> Option<&str> {
     (is_time && is_name(host) && host != "UTC").then_some(host)
 }
 
-/// `node01:1234:1250 [0] NCCL INFO`, `[1740327858.123456] [node01:1234 :0] ucp_worker.c:1`
+/// Parses `node01:1234:1250 [0] NCCL INFO` and `[1740327858.123456] [node01:1234 :0] ucp_worker.c:1`.
 fn of_library(line: &str) -> Option<&str> {
     let is_number = |part: &str| {
         let part = part.trim();

@@ -1,12 +1,12 @@
-//! Lines of a text that arrives in pieces, of any length, in bounded memory.
+//! Lines of a text of any length that arrives in pieces, in bounded memory.
 
 use memchr::memchr;
 
-/// The longest piece of a line that is looked at as one, in bytes.
+/// Maximum length in bytes of a piece of a line that is examined as a whole.
 pub const MAX_LINE: usize = 16 << 10;
 
-/// How much of a long line's piece is looked at again with the next one, so that nothing is missed
-/// where they meet.
+/// Number of bytes at the end of a long line's piece that are examined again with the next piece, so that nothing is
+/// missed at the boundary.
 const OVERLAP: usize = 1 << 10;
 
 /// A line, or a piece of a long one.
@@ -17,11 +17,11 @@ pub(crate) struct Line<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Splits what it is given at line ends.
+/// Splits its input at line ends.
 #[derive(Debug)]
 pub(crate) struct Lines {
     number: usize,
-    /// The beginning of a line whose end has not arrived.
+    /// Beginning of a line whose end has not arrived.
     partial: Vec<u8>,
     encoding: Encoding,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Lines {
 enum Encoding {
     /// Nothing has arrived.
     Unknown,
-    /// ASCII, UTF-8, or any other in which a line feed is one byte.
+    /// ASCII, UTF-8, or any other encoding in which a line feed is one byte.
     Bytes,
     /// UTF-16, as Windows writes it. Only its ASCII characters are read.
     Wide,
@@ -64,7 +64,7 @@ impl Lines {
         }
     }
 
-    /// Calls `each` with the last line, where it has no end.
+    /// Calls `each` with the last line if it has no line end.
     pub(crate) fn finish(mut self, each: &mut impl FnMut(Line<'_>)) {
         if !self.partial.is_empty() {
             let partial = std::mem::take(&mut self.partial);
@@ -90,7 +90,7 @@ impl Lines {
         self.hold(bytes, each);
     }
 
-    /// Keeps the beginning of a line, and gives pieces of it out as it grows too long to keep.
+    /// Stores the beginning of a line, and passes on pieces of it as it grows too long to store.
     fn hold(&mut self, mut bytes: &[u8], each: &mut impl FnMut(Line<'_>)) {
         while !bytes.is_empty() {
             let room = MAX_LINE.saturating_sub(self.partial.len()).min(bytes.len());

@@ -1,16 +1,16 @@
-//! Literals without which a regular expression cannot match.
+//! Literals that a text must contain for a regular expression to match.
 
 use regex_syntax::hir::{Hir, HirKind};
 
-/// The shortest literal that is worth a search.
+/// Minimum length of a literal that is worth a search.
 const SHORTEST: usize = 2;
-/// From this length on digits are a literal like any other.
+/// From this length on, digits are treated like any other literal.
 const SURELY_NO_NUMBER: usize = 4;
-/// The longest literal that is searched for; of a longer one its two ends are.
+/// Maximum length of a literal to search for. Of a longer one, both ends are searched.
 ///
-/// A longer literal is seldom rarer, and makes the table of the search too large for a cache.
+/// A longer literal is seldom rarer, and would make the search table too large for a cache.
 pub(crate) const LONGEST: usize = 8;
-/// The most branches of an alternation that are kept; an expression with more has no literals.
+/// Maximum number of branches of an alternation to keep. An expression with more has no literals.
 const MOST: usize = 64;
 
 /// What a text must contain for an expression to match it, as a formula over literals.
@@ -21,9 +21,9 @@ pub(crate) enum Need<L> {
     Any(Vec<Need<L>>),
 }
 
-/// Returns the literals that every text has that the expression matches, in lower case; `None` where there are no such.
+/// Returns the literals, in lower case, that every matching text contains; `None` if there are none.
 ///
-/// The expression is taken as one that ignores case.
+/// The expression is treated as case-insensitive.
 pub(crate) fn required(expression: &str) -> Option<Need<String>> {
     let parsed = regex_syntax::ParserBuilder::new()
         .unicode(false)
@@ -70,7 +70,7 @@ impl Need<String> {
     }
 }
 
-/// Lower case for literals, while escapes such as `\S` and `\B` stay what they are.
+/// Converts literals to lower case, but leaves escapes such as `\S` and `\B` unchanged.
 trait LowercaseLiterals {
     fn to_lowercase_literals(&self) -> String;
 }
@@ -82,7 +82,7 @@ impl LowercaseLiterals for str {
         let mut in_name = false;
         let mut before = ' ';
         for character in self.chars() {
-            // `(?P<Name>` has a P that is not part of the text.
+            // The P of `(?P<Name>` is not part of the text.
             let syntax = escaped || in_name || (before == '?' && character == 'P');
             lower.push(if syntax {
                 character
@@ -131,8 +131,8 @@ fn of_literal(text: &str) -> Option<Need<String>> {
     })
 }
 
-/// Returns whether times and addresses contain the text by chance: each line of a log would seem to
-/// be of another kind.
+/// Returns whether times and addresses contain the text by chance, which would make each line of a log look like a
+/// different kind.
 fn is_part_of_numbers(text: &str) -> bool {
     let is_of_words = |byte: u8| byte.is_ascii_alphabetic() && !byte.is_ascii_hexdigit();
     text.len() < SURELY_NO_NUMBER && !text.bytes().any(is_of_words)

@@ -1,5 +1,5 @@
-//! Finds which patterns a line matches: first by literals, all at once, then by the expressions
-//! that those literals belong to.
+//! Finds which patterns a line matches: first by searching all literals at once, then by trying the expressions that
+//! the found literals belong to.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,14 +12,14 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use crate::literals::{self, Need};
 
-/// How many kinds of texts are remembered with their candidates.
+/// Number of kinds of texts whose candidates are remembered.
 const REMEMBERED: usize = 1024;
 
 /// An expression over one line, case ignored.
 #[derive(Debug)]
 struct Expression {
     text: &'static str,
-    /// Built when it is first needed, since a text needs few of them.
+    /// Compiled when first needed, because a text needs few of them.
     compiled: OnceLock<Option<Regex>>,
 }
 
@@ -28,9 +28,9 @@ struct Expression {
 pub(crate) struct Matcher {
     expressions: Vec<Expression>,
     literals: Option<DFA>,
-    /// For each literal, the expressions that are tried only where it stands.
+    /// For each literal, the expressions to try only if it occurs.
     tried_for: Vec<Vec<usize>>,
-    /// The literals of `tried_for` that have any.
+    /// The literals that have entries in `tried_for`.
     first: Hits,
     /// For each expression, the literals that it needs.
     needs: Vec<Option<Need<usize>>>,
@@ -38,8 +38,8 @@ pub(crate) struct Matcher {
     always: Vec<usize>,
 }
 
-/// The candidates for recent texts, by the literals that these contained: a log has few kinds of
-/// lines, and a storm very few.
+/// Candidates for recent texts, by the literals that these contained. A log has few kinds of lines, and a storm very
+/// few.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates(Vec<Option<(Hits, Vec<usize>)>>);
 
@@ -59,7 +59,7 @@ impl Clone for Hits {
         }
     }
 
-    // The derived one would not keep the memory.
+    // The derived implementation would not reuse the memory.
     fn clone_from(&mut self, other: &Self) {
         self.hash = other.hash;
         self.words.clone_from(&other.words);
@@ -83,7 +83,7 @@ impl Hits {
         word & (1 << (literal % 64)) != 0
     }
 
-    /// Forgets all, and keeps the memory.
+    /// Clears the set, but keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.words.fill(0);
         self.hash = 0;
@@ -104,11 +104,11 @@ impl Hits {
 
     /// Returns where the candidates for such a text are kept.
     fn slot(&self) -> usize {
-        // The upper bits depend on all of the lower ones. The remainder fits.
+        // The upper bits depend on all lower ones. The remainder fits.
         (self.hash >> 32) as usize % REMEMBERED
     }
 
-    /// Those that are in both.
+    /// Returns the literals in both sets.
     fn common<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
         let words = self.words.iter().zip(&other.words).enumerate();
         words.flat_map(|(place, (one, two))| bits(one & two).map(move |bit| place * 64 + bit))
@@ -124,7 +124,7 @@ fn bits(mut rest: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns a number for a literal in whose upper half every bit depends on it.
+/// Returns a number for a literal whose upper half depends on every bit of it.
 fn mix(literal: usize) -> u64 {
     // The multipliers of Fibonacci hashing and of splitmix64.
     let mixed = (literal as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -170,8 +170,8 @@ impl Matcher {
             }
             needs.push(need.map(|need| need.map(&mut |literal| name_of(&literal))));
         }
-        // The literals and what is searched are folded to 32 classes of bytes: with more, a row of the
-        // table would be twice as long, and the search slower by the misses of the caches.
+        // Literals and text are folded to 32 classes of bytes. With more classes, a row of the table would be twice as
+        // long, and cache misses would slow the search down.
         let literals = DFA::builder()
             .match_kind(MatchKind::Standard)
             .start_kind(StartKind::Unanchored)
@@ -192,7 +192,7 @@ impl Matcher {
         matcher
     }
 
-    /// Takes every expression as a candidate for every text: slow, and as right.
+    /// Treats every expression as a candidate for every text: slow, but equally correct.
     pub(crate) fn try_all(&mut self) {
         self.first = Hits::default();
         self.always = (0..self.expressions.len()).collect();
@@ -200,7 +200,7 @@ impl Matcher {
 
     /// Adds the literals that a text contains.
     ///
-    /// It is apart so that its loop has the registers to itself.
+    /// Kept separate, so that its loop has the registers to itself.
     #[inline(never)]
     pub(crate) fn search(&self, text: &[u8], hits: &mut Hits) {
         let Some(literals) = &self.literals else {
@@ -217,16 +217,16 @@ impl Matcher {
         }
     }
 
-    /// Adds the literals that contain the byte at an offset: literals that neither the text before
-    /// the byte nor the text after it contains.
+    /// Adds the literals that span the byte at an offset: literals found neither in the text before it nor in the text
+    /// after it.
     pub(crate) fn search_around(&self, text: &[u8], at: usize, hits: &mut Hits) {
         let start = (at + 1).saturating_sub(literals::LONGEST);
         let end = (at + literals::LONGEST).min(text.len());
         self.search(&text[start..end], hits);
     }
 
-    /// Puts the expressions that may match a text with these literals into `found`, in order: all that
-    /// do are among them.
+    /// Puts the expressions that may match a text with these literals into `found`, in order. All matching expressions
+    /// are among them.
     fn candidates(&self, hits: &Hits, found: &mut Vec<usize>) {
         found.clone_from(&self.always);
         for literal in hits.common(&self.first) {
@@ -264,29 +264,29 @@ static FOLDED: [u8; 256] = {
     let mut folded = [0; 256];
     let mut byte = 0;
     while byte < folded.len() {
-        // The cast cannot cut: there are 256 bytes.
+        // The cast is lossless, because there are 256 bytes.
         folded[byte] = fold(byte as u8);
         byte += 1;
     }
     folded
 };
 
-/// Returns the class of a byte: a letter of either case, two digits, or any mark. What the search then finds too much,
-/// the expressions sort out.
+/// Returns the class of a byte: a letter of either case, two digits, or any punctuation. The expressions sort out false
+/// positives.
 const fn fold(byte: u8) -> u8 {
     match byte.to_ascii_lowercase() {
         // The rarest letters share classes.
         b'j' => b'x',
         b'q' => b'z',
         digit @ b'0'..=b'9' => digit & !1,
-        // Only the marks that expressions use.
+        // Only the punctuation that expressions use.
         b'#' | b'\'' | b'(' | b')' | b'+' | b',' | b'-' | b'.' | b'/' => b'.',
         b':' | b'<' | b'=' | b'>' | b'@' | b'[' | b']' | b'_' => b'.',
         other => other,
     }
 }
 
-/// Adds the literals that end here. It is apart so that the search itself stays in registers.
+/// Adds the literals that end here. Kept separate, so that the search itself stays in registers.
 #[inline(never)]
 fn found_at(literals: &DFA, state: StateID, hits: &mut Hits) {
     for index in 0..literals.match_len(state) {
@@ -310,7 +310,7 @@ impl Candidates {
 }
 
 impl Expression {
-    /// `None` where the expression is none, which a test rules out.
+    /// Returns `None` if the expression is invalid, which a test rules out.
     fn compiled(&self) -> Option<&Regex> {
         let compiled = self.compiled.get_or_init(|| {
             RegexBuilder::new(self.text)

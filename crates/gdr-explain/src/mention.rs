@@ -1,5 +1,5 @@
-//! Whether a line reports an error or only speaks of one: a manual, a rule for alerts, a commit
-//! message, source code, a search, a counter that is zero.
+//! Tells whether a line reports an error or merely mentions it: a manual, an alert rule, a commit message, source code,
+//! a search, a counter at zero.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::clean::has_log_prefix;
 pub(crate) enum Speech {
     /// Reports them.
     Report,
-    /// Speaks of them: they prove nothing.
+    /// Mentions them, which proves nothing.
     Mention,
     /// Says that there were none.
     Absent,
@@ -36,7 +36,7 @@ const REPORTING: [&str; 15] = [
     "printed",
     "message",
 ];
-/// Keys of configuration whose values are texts to look for or to show.
+/// Configuration keys whose values are texts to search for or to show.
 const CONFIGURATION: [&str; 15] = [
     "alert",
     "annotations",
@@ -54,7 +54,7 @@ const CONFIGURATION: [&str; 15] = [
     "title",
     "want",
 ];
-/// Functions of programs that take a text to print, to compare or to look for.
+/// Functions of programs that take a text to print, compare or search for.
 const FUNCTIONS: [&str; 31] = [
     "append",
     "assert",
@@ -92,15 +92,15 @@ const FUNCTIONS: [&str; 31] = [
 const PRINTS: [&str; 4] = ["echo", "printf", "logger", "die"];
 /// Programs that search.
 const SEARCHES: [&str; 6] = ["grep", "egrep", "zgrep", "rg", "ag", "awk"];
-/// Words after which a number counts something.
+/// Words after which a number is a count.
 const BEFORE_A_COUNT: [&str; 8] = ["and", "had", "has", "have", "saw", "shows", "were", "with"];
-/// What the names of counters of errors contain.
+/// Parts of the names of error counters.
 const COUNTED: [&str; 6] = ["err", "exceed", "timeout", "fail", "drop", "discard"];
-/// The types of commits in conventional subjects.
+/// Types of commits in conventional subjects.
 const COMMITS: [&str; 11] = [
     "build", "chore", "ci", "docs", "feat", "fix", "perf", "refactor", "revert", "style", "test",
 ];
-/// Words with which notes on changes begin.
+/// First words of change notes.
 const CHANGES: [&str; 24] = [
     "add",
     "added",
@@ -127,9 +127,9 @@ const CHANGES: [&str; 24] = [
     "suppress",
     "work",
 ];
-/// Words before something that was not spoken of yet.
+/// Words before something that was not mentioned before.
 const ARTICLES: [&str; 5] = ["a", "an", "any", "each", "every"];
-/// Words of a sentence about all machines of a kind, and not about one.
+/// Words of a sentence about all machines of a kind, rather than a particular one.
 const OF_THOSE: [&str; 5] = [
     " in cases where ",
     " on hosts where ",
@@ -137,16 +137,16 @@ const OF_THOSE: [&str; 5] = [
     " on nodes where ",
     " on systems where ",
 ];
-/// Words after what a sentence explains.
+/// Words after the subject of an explanation.
 const EXPLAINING: [&str; 4] = [
     " indicate that ",
     " indicates that ",
     " mean that ",
     " means that ",
 ];
-/// Words before what is only supposed.
+/// Words before a supposition.
 const SUPPOSING: [&str; 4] = [" even if ", " even when ", " in case ", " whenever "];
-/// How a sentence about a change begins.
+/// First words of a sentence about a change.
 const OF_CHANGES: [&str; 5] = [
     "this change ",
     "this commit ",
@@ -154,7 +154,7 @@ const OF_CHANGES: [&str; 5] = [
     "this pr ",
     "this release ",
 ];
-/// How what a setting is for begins.
+/// First words of the description of a setting.
 const OF_SETTINGS: [&str; 9] = [
     "a",
     "an",
@@ -166,7 +166,7 @@ const OF_SETTINGS: [&str; 9] = [
     "the",
     "whether",
 ];
-/// Words that head a part of a manual on a fault.
+/// Words that head a section of a manual about a fault.
 const PARTS_OF_MANUALS: [&str; 7] = [
     "cause",
     "causes",
@@ -176,7 +176,7 @@ const PARTS_OF_MANUALS: [&str; 7] = [
     "solutions",
     "workaround",
 ];
-/// Words of sentences that commands do not have.
+/// Words of sentences that do not occur in commands.
 const OF_SENTENCES: [&str; 12] = [
     "a",
     "an",
@@ -191,9 +191,9 @@ const OF_SENTENCES: [&str; 12] = [
     "when",
     "without",
 ];
-/// Words with which a line of source code names a value.
+/// Words with which a line of source code declares a value.
 const DECLARATIONS: [&str; 5] = ["const", "final", "let", "static", "var"];
-/// Words with which a line of source code begins, and how such a line ends.
+/// First words of a line of source code, and its possible ends.
 const CODE: [&str; 6] = ["case", "return", "#define", "else", "static", "const"];
 const ENDS_OF_CODE: [&[u8]; 5] = [b";", b"{", b":", b",", b"\\"];
 
@@ -209,7 +209,7 @@ pub(crate) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
     let from_start = String::from_utf8_lossy(&line[range.start..]);
     let after = String::from_utf8_lossy(after);
     let quotation = Quotation::around(&before, &from_start);
-    // The commonest is looked for first.
+    // The most common case is tried first.
     let is_mention = quotation.is_some_and(|quotation| quotation.is_mention(line))
         || is_commit(&before)
         || is_heading(&before)
@@ -252,7 +252,7 @@ pub(crate) fn is_zero_counter(line: &[u8], range: &Range<usize>) -> bool {
             .take_while(|it| is_word(it))
             .count();
     let words = &line[start..end];
-    // Settings are zero, too, and report nothing.
+    // Settings may be zero too, and report nothing.
     let counts = COUNTED.iter().any(|it| {
         words
             .windows(it.len())
@@ -283,7 +283,7 @@ pub(crate) fn is_zero_counter(line: &[u8], range: &Range<usize>) -> bool {
     is_name
         && before.len() < start
         && front.last().is_none_or(|last| {
-            // A number of its own, which no word such as "rank" names.
+            // A separate number, not preceded by a word such as "rank".
             if *last != b' ' {
                 return matches!(last, b',' | b';' | b'(' | b':');
             }
@@ -297,7 +297,7 @@ pub(crate) fn is_zero_counter(line: &[u8], range: &Range<usize>) -> bool {
         })
 }
 
-/// `fix(net): handle ...`: the subject of a commit.
+/// Recognizes `fix(net): handle ...`, the subject of a commit.
 fn is_commit(before: &str) -> bool {
     let Some((kind, _)) = before.split_once(": ") else {
         return false;
@@ -312,13 +312,13 @@ fn is_commit(before: &str) -> bool {
     COMMITS.contains(&kind)
 }
 
-/// `## GPU has fallen off the bus`; one mark alone is a prompt of root.
+/// Recognizes `## GPU has fallen off the bus`. A single mark is a root prompt.
 fn is_heading(before: &str) -> bool {
     let marks = before.len() - before.trim_start_matches('#').len();
     (2..=6).contains(&marks) && before[marks..].starts_with(' ')
 }
 
-/// `case IBV_WC_RETRY_EXC_ERR: return "...";`, also of a difference.
+/// Recognizes `case IBV_WC_RETRY_EXC_ERR: return "...";`, also in a diff.
 fn is_code(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     let added = line.strip_prefix(b"+").map(<[u8]>::trim_ascii_start);
@@ -337,8 +337,8 @@ fn is_code(line: &[u8]) -> bool {
     names || is(&CODE) && ENDS_OF_CODE.iter().any(|end| line.ends_with(end))
 }
 
-/// `| 79 | GPU has fallen off the bus | hardware |`: a cell of a table that has little more than the
-/// words, of `length` bytes.
+/// Recognizes `| 79 | GPU has fallen off the bus | hardware |`: a table cell with little more than the words, which
+/// have `length` bytes.
 fn is_in_table(before: &str, from_start: &str, length: usize) -> bool {
     /// How many letters more.
     const MORE: usize = 12;
@@ -351,7 +351,7 @@ fn is_in_table(before: &str, from_start: &str, length: usize) -> bool {
     left.trim().len() + right.trim().len() <= length + MORE
 }
 
-/// `  --retries N    how often ...`: the help of an option.
+/// Recognizes `  --retries N    how often ...`, the help of an option.
 fn is_help(before: &str) -> bool {
     let line = before.trim_start();
     let is_option = line.starts_with("--") && !line.starts_with("---")
@@ -359,7 +359,7 @@ fn is_help(before: &str) -> bool {
     is_option && line.contains("  ")
 }
 
-/// `EFAULT  ibv_reg_mr() ...`, `See also: ...`.
+/// Recognizes `EFAULT  ibv_reg_mr() ...` and `See also: ...`.
 fn is_entry_of_manual(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     let name = line.iter().take_while(|it| it.is_ascii_uppercase()).count();
@@ -367,19 +367,19 @@ fn is_entry_of_manual(line: &[u8]) -> bool {
     is_errno || line.starts_with(b"See ") || line.starts_with(b"see also")
 }
 
-/// `GPUDirect RDMA disabled vs. enabled`.
+/// Recognizes `GPUDirect RDMA disabled vs. enabled`.
 fn is_compared(after: &str) -> bool {
     let next = after.split_whitespace().next().unwrap_or_default();
     next.eq_ignore_ascii_case("vs") || next.eq_ignore_ascii_case("vs.") || next == "versus"
 }
 
-/// `ncclSystemError indicates that a call failed`.
+/// Recognizes `ncclSystemError indicates that a call failed`.
 fn is_explained(after: &str) -> bool {
     let after = after.split(". ").next().unwrap_or_default();
     EXPLAINING.iter().any(|it| after.contains(it))
 }
 
-/// `- Fixed an issue where ...`, `* Fix hang in ...`.
+/// Recognizes `- Fixed an issue where ...` and `* Fix hang in ...`.
 fn is_change(line: &[u8]) -> bool {
     let line = String::from_utf8_lossy(line);
     let line = line.trim();
@@ -388,8 +388,7 @@ fn is_change(line: &[u8]) -> bool {
         .find_map(|mark| line.strip_prefix(mark));
     let mut words = item.unwrap_or(line).split_whitespace();
     let first = words.next().unwrap_or_default();
-    // Without the mark of a list only a sentence in the past is sure: programs print `Handle is
-    // invalid`.
+    // Without a list mark, only a sentence in the past tense is certain, because programs print `Handle is invalid`.
     let is_sentence =
         first.ends_with("ed") && words.next().is_some_and(|it| ARTICLES.contains(&it));
     (item.is_some() || is_sentence)
@@ -405,8 +404,8 @@ fn is_comment(before: &str, line: &[u8]) -> bool {
             .is_some_and(|(command, _)| command.split_whitespace().count() >= 2)
 }
 
-/// `# without the right it fails with ...`: after the prompt of root a command stands, and headings
-/// begin with a capital.
+/// Recognizes `# without the right it fails with ...`: a root prompt is followed by a command, and headings begin with
+/// a capital letter.
 fn is_remark(line: &[u8]) -> bool {
     let Some(rest) = line.strip_prefix(b"# ") else {
         return false;
@@ -417,7 +416,7 @@ fn is_remark(line: &[u8]) -> bool {
             .any(|word| OF_SENTENCES.iter().any(|it| it.as_bytes() == word))
 }
 
-/// `modprobe x || echo '...'`, where the words end within what is printed.
+/// Recognizes `modprobe x || echo '...'`, where the words end within the printed text.
 fn is_printed(line: &[u8], end: usize) -> bool {
     let (before, rest) = line.split_at(end.saturating_sub(1));
     let (before, rest) = (
@@ -441,7 +440,7 @@ fn is_of_manual(before: &str, after: &str) -> bool {
     })
 }
 
-/// `a GPU that had ...`: of any, not of one that someone saw.
+/// Recognizes `a GPU that had ...`: any GPU, not a particular one.
 fn is_of_any(before: &str) -> bool {
     let mut words = before.split_whitespace().rev().map(str::to_ascii_lowercase);
     let mut word = words.next().unwrap_or_default();
@@ -455,8 +454,8 @@ fn is_of_any(before: &str) -> bool {
             .is_some_and(|it| ARTICLES.contains(&it.as_str()))
 }
 
-/// `fails on hosts where ...`, `goes on even if ...`, `this change makes it fail when ...`: of all that
-/// are so.
+/// Recognizes `fails on hosts where ...`, `goes on even if ...` and `this change makes it fail when ...`, which are
+/// about all such cases.
 fn is_generic(before: &str, after: &str) -> bool {
     let before = sentence(before).to_ascii_lowercase();
     let after = after.split(". ").next().unwrap_or_default();
@@ -468,7 +467,7 @@ fn is_generic(before: &str, after: &str) -> bool {
     of_those(&before) || of_those(after) || supposes || of_change
 }
 
-/// `NCCL_IB_RETRY_CNT: the number of ...`: what a setting is for.
+/// Recognizes `NCCL_IB_RETRY_CNT: the number of ...`, the description of a setting.
 fn is_setting(line: &[u8]) -> bool {
     let line = String::from_utf8_lossy(line);
     let line = line.trim_start_matches(['-', '*', ' ', '`']);
@@ -479,14 +478,14 @@ fn is_setting(line: &[u8]) -> bool {
     line[..name].contains('_') && rest.len() + name < line.len() && OF_SETTINGS.contains(&says)
 }
 
-/// `dmesg | grep -i "fallen off the bus"`.
+/// Recognizes `dmesg | grep -i "fallen off the bus"`.
 fn is_search(before: &str) -> bool {
     before
         .split(['|', ';', '&'])
         .next_back()
         .is_some_and(|command| {
             let mut words = command.split_whitespace();
-            // What stands before the program: a prompt, `sudo`, a variable.
+            // What precedes the program: a prompt, `sudo`, a variable.
             words.any(|word| SEARCHES.contains(&word.trim_start_matches(['$', '#'])))
         })
 }

@@ -1,11 +1,11 @@
-//! Frames of a camera that one process records and another one processes, all of them in order.
+//! Camera frames that one process records and another processes, all of them in order.
 //!
 //! ```text
 //! cargo run -p gdr-object --example frames
 //! ```
 //!
-//! The frames are in a ring of four slots that blocks: the recorder waits for the other process when
-//! that lags by four frames. The program starts itself as that process.
+//! The frames are in a blocking ring of four slots: the recorder waits for the other process if that lags by four
+//! frames. The program starts itself as that process.
 
 use std::env;
 use std::error::Error;
@@ -54,7 +54,7 @@ fn record() -> Result<(), Box<dyn Error>> {
     };
     let options = ObjectOptions::new(Element::U8, Shape::new(FRAME)?).mode(ring);
     let frames = server.create(ObjectName::new("frames")?, options, &Place::host())?;
-    // The other process puts its number of frames here when it follows, and when it has ended.
+    // The other process stores its number of frames here, when it starts to follow and when it has ended.
     let options = ObjectOptions::new(Element::U64, Shape::row(1)?)
         .grant(gdr_object::Grantee::Everyone, Rights::ReadWrite);
     let processed = server.create(ObjectName::new("processed")?, options, &Place::host())?;

@@ -1,14 +1,13 @@
-//! What objects in GPU memory cost: publishing them, waking a reader, getting and putting them.
+//! Measures the cost of objects in GPU memory: publishing them, waking a reader, getting and putting them.
 //!
 //! ```text
 //! cargo run --release -p gdr-object --example measure -- [MIB]
 //! ```
 //!
-//! Prints a line of JSON for each measurement: the median of its rounds, and what was verified. The
-//! objects have MIB MiB (1024), in memory of the first GPU, or of the simulated one with
-//! `GDR_BACKEND=sim`; five times as much is allocated at a time. The program starts itself as the
-//! readers. What was got into GPU memory is verified by a kernel of the reader. An object with checksums
-//! has them computed by kernels of both sides.
+//! Prints a line of JSON for each measurement: the median of its rounds, and what was verified. The objects have MIB
+//! MiB (default 1024), in memory of the first GPU, or of the simulated one with `GDR_BACKEND=sim`; five times as much
+//! is allocated at a time. The program starts itself as the readers. A kernel of the reader verifies what was got into
+//! GPU memory. Kernels of both sides compute the checksums of an object that has them.
 
 use std::env;
 use std::error::Error;
@@ -30,7 +29,7 @@ use serde_json::{Value, json};
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Which pattern the objects hold.
+/// Seed of the pattern that the objects hold.
 const SEED: u32 = 7;
 /// How often each transfer is repeated.
 const ROUNDS: usize = 7;
@@ -135,7 +134,7 @@ fn own(bytes: u64) -> Outcome {
                 thread::sleep(PAUSE);
             }
         });
-        // One that sleeps by the time that it is woken, and one that polls.
+        // One reader that is asleep when woken, and one that polls.
         let waited = child(&["wait", "50"]).and_then(|()| child(&["wait", "2000"]));
         stop.store(true, Ordering::Relaxed);
         waited
@@ -167,7 +166,7 @@ fn own(bytes: u64) -> Outcome {
     Ok(())
 }
 
-/// Publishing by a copy on a stream, in turns with the bare copy.
+/// Publishes by a copy on a stream, alternating with the bare copy.
 fn publish(gpu: &Gpu, source: &DeviceBuffer, object: &Object) -> Outcome {
     let (stream, bytes) = (gpu.stream()?, source.len());
     let target = gpu.allocate(MemoryKind::Plain, bytes)?;
@@ -202,7 +201,7 @@ fn publish(gpu: &Gpu, source: &DeviceBuffer, object: &Object) -> Outcome {
     Ok(())
 }
 
-/// Publishing with a checksum: until readers see the epoch.
+/// Publishes with a checksum, measuring until readers see the epoch.
 fn sum(gpu: &Gpu, source: &DeviceBuffer, object: &Object) -> Outcome {
     let stream = gpu.stream()?;
     let mut seconds = Vec::new();
@@ -224,7 +223,7 @@ fn sum(gpu: &Gpu, source: &DeviceBuffer, object: &Object) -> Outcome {
     Ok(())
 }
 
-/// Nanoseconds since 1970: a clock that the processes of a host share.
+/// Returns nanoseconds since 1970, from a clock that the processes of a host share.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as u64)
@@ -241,7 +240,7 @@ fn wait(owner: SocketAddr, polled: Duration) -> Outcome {
     while latencies.len() < WAKE_UPS {
         let epoch = tick.wait_newer(seen, deadline())?;
         let woken = now();
-        // If there is a newer one by now, the time of this one is not known.
+        // If there is a newer epoch by now, the time of this one is unknown.
         let got = tick.get_into(&memory, deadline())?;
         if got == epoch {
             let published = u64::from_le(memory.buffer().load_u64(0)?);
@@ -279,7 +278,7 @@ fn transfer(owner: SocketAddr, name: &str) -> Outcome {
     };
     let clear = || stream.fill(&memory, 0, LIMIT);
     get(&object, &local, || Ok(clear()?), check)?;
-    // What the reader got, which it gets again below.
+    // What the reader got, and gets again below.
     put(&object, &local)?;
     drop(local);
 
@@ -307,7 +306,7 @@ fn get_into_host(object: &RemoteObject, local: &LocalMemory) -> Outcome {
     get(object, local, || Ok(()), check)
 }
 
-/// Gets an object; `check` looks at what arrived after each get, and `clear` empties it before.
+/// Gets an object. `check` examines what arrived after each get, and `clear` empties it before.
 fn get(
     object: &RemoteObject,
     to: &LocalMemory,

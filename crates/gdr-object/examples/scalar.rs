@@ -1,12 +1,11 @@
-//! A number that one process changes and another one watches.
+//! A number that one process changes and another watches.
 //!
 //! ```text
 //! cargo run -p gdr-object --example scalar
 //! ```
 //!
-//! The number is a live object: one copy, changed in place. The watcher is woken by the change. It does
-//! not see every value, and never an old one after a new one. The program starts itself as the
-//! watcher.
+//! The number is a live object: a single copy, changed in place. Each change wakes the watcher. It does not see every
+//! value, but never an old one after a new one. The program starts itself as the watcher.
 
 use std::env;
 use std::error::Error;

@@ -4,14 +4,13 @@
 //! cargo run --release -p gdr-object --example soak -- peers=100 objects=1000 kills=1000 limit=1800
 //! ```
 //!
-//! A tenth of the peers own the objects, among them a ring that blocks at each; the others get them,
-//! wait for them, and follow the rings. A killed process is started again at once. This process is an
-//! owner and a reader, too, and lives: its descriptors and threads must be as many, and its memory as
-//! much, after all kills as after the first tenth of them.
+//! A tenth of the peers own the objects, including a blocking ring each. The others get them, wait for them, and follow
+//! the rings. A killed process is restarted at once. This process is also an owner and a reader, and survives: after
+//! all kills it must have the same number of descriptors and threads, and use as much memory, as after the first tenth
+//! of them.
 //!
-//! It ends with an error if a get is torn, of another object or of another run of its owner, if epochs
-//! go back, if a follower misses one, if a call lasts longer than its deadline, or after `limit`
-//! seconds.
+//! It ends with an error if a get is torn or returns another object or another run of its owner, if epochs decrease, if
+//! a follower misses one, if a call exceeds its deadline, or after `limit` seconds.
 
 use std::env;
 use std::error::Error;
@@ -40,11 +39,11 @@ const LIMIT: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(20);
 /// How long a reader waits for an epoch.
 const WAIT: Duration = Duration::from_millis(20);
-/// Between two steps of a process.
+/// Pause between two steps of a process.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The name of the ring of each owner.
 const RING: &str = "ring";
-/// Bytes by which the memory of this process may be larger in the end.
+/// Bytes by which the memory of this process may have grown in the end.
 const GROWTH: u64 = 32 << 20;
 
 /// What is run.
@@ -175,7 +174,7 @@ impl Owner {
         for at in 0..objects {
             owner.publish(at)?;
         }
-        // Readers find it by this file, which is there at once.
+        // Readers find it by this file, which exists at once.
         let file = folder.join(index.to_string());
         let new = file.with_extension("new");
         fs::write(&new, owner.server.address().to_string())?;
@@ -221,7 +220,7 @@ fn stop_at_end_of_input() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&stop);
     thread::spawn(move || {
-        // An error is an end, too.
+        // An error counts as the end too.
         let _ = io::stdin().read_to_end(&mut Vec::new());
         ended.store(true, Ordering::Relaxed);
     });
@@ -246,7 +245,7 @@ fn timed<T>(what: &str, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     result
 }
 
-/// What must not happen, in contrast to errors of calls whose owner was killed.
+/// Something that must not happen, unlike errors of calls whose owner was killed.
 #[derive(Debug)]
 struct Violation(String);
 
@@ -269,7 +268,7 @@ struct Done {
     gets: u64,
     /// Epochs of rings that were followed.
     followed: u64,
-    /// Calls that ended because their owner did, or did not answer in time.
+    /// Calls that ended because their owner ended or did not answer in time.
     gone: u64,
 }
 
@@ -316,7 +315,7 @@ impl Reader<'_> {
         match self.use_owner(address.parse()?, stop) {
             Err(error) if error.is::<Violation>() => Err(error),
             Err(error) => match error.downcast_ref::<ObjectError>() {
-                // The owner was killed: before, while, or after it was used.
+                // The owner was killed before, during or after its use.
                 Some(
                     ObjectError::Gone { .. }
                     | ObjectError::NoAnswer { .. }
@@ -400,7 +399,7 @@ fn next(follower: &mut Follower<'_>, memory: &LocalMemory, generation: u64) -> O
     check(memory, word(generation, RING, epoch), epoch)
 }
 
-/// Gets an object and looks at every word.
+/// Gets an object and checks every word.
 fn get(it: &mut Opened, generation: u64) -> Outcome {
     let Opened {
         object,
@@ -468,9 +467,9 @@ fn read_as_process(folder: &str, owners: &str, seed: &str) -> Outcome {
     Ok(())
 }
 
-// ---- the process that kills
+// ---- the killing process
 
-/// What all readers have done, and what must not happen and did.
+/// What all readers have done, including what must not happen.
 #[derive(Default)]
 struct Ledger {
     gets: AtomicU64,
@@ -500,7 +499,7 @@ impl Ledger {
     }
 }
 
-/// What the other processes are.
+/// The other processes.
 struct Peers {
     plan: Plan,
     folder: PathBuf,
@@ -511,7 +510,7 @@ struct Peers {
 
 struct Peer {
     child: Child,
-    /// The thread that reads its output.
+    /// Thread that reads its output.
     lines: thread::JoinHandle<()>,
 }
 
@@ -545,7 +544,7 @@ impl Peers {
         let output = child.stdout.take().ok_or("no output")?;
         let ledger = Arc::clone(&self.ledger);
         let lines = thread::spawn(move || {
-            // The last line of a process that is killed may be a part of one.
+            // The last line of a killed process may be incomplete.
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 if let Ok(done) = line.parse() {
                     ledger.add(done);
@@ -576,7 +575,7 @@ impl Peers {
     }
 }
 
-/// Kills a process, unless it ended by itself, which it must not.
+/// Kills a process, unless it ended by itself, which must not happen.
 fn end(mut peer: Peer) -> Outcome {
     if let Some(status) = peer.child.try_wait()? {
         return Err(format!("a peer ended by itself: {status}; see above").into());
@@ -589,7 +588,7 @@ fn end(mut peer: Peer) -> Outcome {
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        // Those that run see the end of their input.
+        // The running ones see the end of their input.
         self.children.clear();
         let _ = fs::remove_dir_all(&self.folder);
     }
@@ -732,8 +731,8 @@ fn kill_beside_a_reader(peers: &mut Peers, kills: usize, until: Deadline) -> Out
     peers.end()
 }
 
-/// Waits until no link is left but the follower's, and its threads have ended; with `before`, until
-/// there are no more descriptors and threads than then.
+/// Waits until only the follower's link is left and the threads of the others have ended; with `before`, until there
+/// are no more descriptors and threads than then.
 fn settle(links: &AtomicU64, before: Option<Resources>, until: Deadline) -> Outcome<Resources> {
     let mut last = Resources::now()?;
     while !until.has_passed() {
@@ -751,7 +750,7 @@ fn settle(links: &AtomicU64, before: Option<Resources>, until: Deadline) -> Outc
     Err(format!("not all is released: {last}, and before {before:?}").into())
 }
 
-/// Follows the ring of the owner that lives, beside followers that are killed.
+/// Follows the ring of the surviving owner, alongside followers that are killed.
 fn follow_all(owner: SocketAddr, stop: &AtomicBool) -> Outcome {
     let link = Link::connect(owner, LinkOptions::new(Security::Loopback), deadline())?;
     let generation = link.generation(deadline())?.get();

@@ -91,7 +91,7 @@ fn read(owner: SocketAddr) -> Result<(), Box<dyn Error>> {
     let mut seen = None;
     loop {
         weights.wait_newer(seen, deadline())?;
-        // By now there may be a newer one than that.
+        // There may be a newer epoch by now.
         let epoch = weights.get_into(&memory, deadline())?;
         memory.buffer().read_at(0, &mut bytes)?;
         // The step of these weights: their epoch, as each step is published once.

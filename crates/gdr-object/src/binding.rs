@@ -1,4 +1,4 @@
-//! An object as a link has opened it, and calls that connect and open it again where required.
+//! An object as opened by a link, and calls that reconnect and reopen it if necessary.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,35 +15,35 @@ use crate::name::ObjectName;
 use crate::protocol::{Opened, Refused, Request, Response};
 use crate::seqlock_read::LeaseHistory;
 
-/// How many failures of the connection a call survives.
+/// How many connection failures a call survives.
 const FAULTS: u32 = 3;
 
-/// An object as a link has opened it.
+/// An object as opened by a link.
 pub(crate) struct Binding {
     pub(crate) link: Arc<LinkShared>,
     pub(crate) name: ObjectName,
-    /// Whether gets are overtaken as a rule.
+    /// Whether gets are usually overtaken.
     pub(crate) leases: LeaseHistory,
     bound: Mutex<Bound>,
 }
 
-/// What the owner said of the object, and over which connection.
+/// The owner's description of the object, and the connection that it came over.
 #[derive(Clone, Debug)]
 struct Bound {
-    /// Each call keeps it, and texts of it are long.
+    /// Each call keeps it, and its texts are long.
     opened: Arc<Opened>,
     generation: Generation,
     /// The number of the connection, as [`LinkState::connections`] counts.
     connection: u64,
 }
 
-/// How an attempt ended, if not by success.
+/// How an attempt ended other than by success.
 pub(crate) enum Attempt {
     /// The call fails.
     Failed(Error),
     /// The transfer failed; `of` bytes were to be moved.
     Fault { fault: Fault, of: u64 },
-    /// What the owner said of the object is not true any more.
+    /// The owner's description of the object is outdated.
     Stale,
 }
 
@@ -102,8 +102,8 @@ impl Binding {
         lock(&self.bound).generation
     }
 
-    /// Calls `call` with the link and what the owner says of the object. Connects and opens it again
-    /// where that is required.
+    /// Calls `call` with the link and the owner's description of the object. Reconnects and reopens the object if
+    /// necessary.
     pub(crate) fn attempt<R>(
         &self,
         deadline: Deadline,
@@ -137,7 +137,7 @@ impl Binding {
                     let name = self.name.clone();
                     return Err(Error::Transfer { name, status });
                 }
-                // The key is not valid any more, or the connection failed: opening the object shows which.
+                // The key is no longer valid, or the connection failed. Opening the object shows which.
                 Some(Fault::Status(_)) | None => {}
             }
             if faults > FAULTS {
@@ -146,7 +146,7 @@ impl Binding {
         }
     }
 
-    /// Returns what the owner says of the object, asked for again if that may have changed.
+    /// Returns the owner's description of the object, requested again if it may have changed.
     pub(crate) fn refresh(
         &self,
         state: &mut LinkState,
@@ -203,7 +203,7 @@ fn ask_for(
     }
 }
 
-/// Checks that what an owner says of an object is consistent, so that later steps need not.
+/// Checks that an owner's description of an object is consistent, so that later steps need not.
 fn check(link: &LinkShared, name: &ObjectName, opened: &Opened) -> Result<()> {
     let info = &opened.info;
     let slots = u64::from(info.mode.slots());

@@ -1,5 +1,5 @@
-//! The checksum of a publication, computed where its bytes are: by a kernel of the GPU that has them,
-//! else by the CPU. Both compute [`Sum64`].
+//! The checksum of a publication, computed where its bytes are: by a kernel of the GPU that holds them, otherwise by
+//! the CPU. Both compute [`Sum64`].
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ const SUM: usize = 8;
 /// Computes checksums of one buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Summer {
-    /// Made for the first checksum, if the buffer is in GPU memory.
+    /// Created for the first checksum, if the buffer is in GPU memory.
     kernel: Mutex<Option<Kernel>>,
 }
 
@@ -56,7 +56,7 @@ impl Summer {
         deadline: Deadline,
     ) -> Result<u64> {
         let mut slot = lock(&self.kernel);
-        // It is not used again after an error: its sum may still be written.
+        // After an error it is not used again, because its sum may still be written.
         let kernel = match slot.take() {
             Some(kernel) => kernel,
             None => Kernel::new(memory.gpu())?,
@@ -131,7 +131,7 @@ mod tests {
         let limit = Deadline::after(Duration::from_secs(60));
         for buffer in &buffers {
             let summer = Summer::default();
-            // A kernel takes the second one, and the CPU the first one.
+            // A kernel sums the second one, and the CPU the first one.
             for offset in [3, 8] {
                 buffer.write_at(offset, &bytes).unwrap();
                 let sum = summer.sum(buffer, offset, len as u64, limit).unwrap();

@@ -9,8 +9,8 @@ use gdr_rdma::{
 
 use crate::error::Result;
 
-/// How long requests are sent again without an answer before the connection fails. The calls have
-/// deadlines of their own; this ends a connection to a host that is gone.
+/// How long unanswered requests are retransmitted before the connection fails. Calls have their own deadlines; this
+/// ends a connection to a host that is gone.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// Requests of each queue of a queue pair.
@@ -21,8 +21,8 @@ pub(crate) const CELL: u64 = 64;
 /// Objects that a link may have open in each domain.
 pub(crate) const CELLS: u16 = 1024;
 
-/// Queue pairs of a link in one domain, over which large transfers are striped: a device works on
-/// several of them at a time, and each has a window of its own on the network.
+/// Queue pairs of a link in one domain, over which large transfers are striped. A device works on several of them at a
+/// time, and each has its own window on the network.
 pub(crate) const LANES: usize = 4;
 
 /// A queue pair with its completion queue, which both directions use.
@@ -44,8 +44,7 @@ impl Connection {
         Ok(Self { pair, queue })
     }
 
-    /// Exchanges with the peer what both need, connects, and meets the peer at a barrier. Returns the
-    /// peer's mailbox.
+    /// Exchanges with the peer what both need, connects, and waits at a barrier. Returns the peer's mailbox.
     pub(crate) fn connect(
         &self,
         session: &mut Session,

@@ -82,7 +82,7 @@ pub(crate) struct Content {
     pub(crate) header: Header,
     pub(crate) header_region: MemoryRegion,
     pub(crate) data_region: MemoryRegion,
-    /// The GPU memory, if it is such.
+    /// The GPU memory, if the object is in GPU memory.
     pub(crate) device_memory: Option<Arc<DeviceBuffer>>,
     /// Bytes of a publication.
     pub(crate) bytes: u64,
@@ -149,7 +149,7 @@ impl Content {
     }
 }
 
-/// GPU memory for a device, and how it is reached and why.
+/// Makes GPU memory accessible to a device; returns how and why.
 pub(crate) fn gpu_buffer(
     memory: &Arc<DeviceBuffer>,
     provider: Provider,
@@ -177,7 +177,7 @@ pub(crate) fn gpu_buffer(
 }
 
 fn access_path(provider: Provider, region: &MemoryRegion, why: String) -> AccessPath {
-    /// The longest reason in bytes: a page of answers fits into one message.
+    /// Maximum length of a reason in bytes, so that a page of answers fits into one message.
     const LONGEST: usize = 400;
     let method = match (provider, region.buffer().kind()) {
         (_, BufferKind::Host) => "host",

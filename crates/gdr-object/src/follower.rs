@@ -174,7 +174,7 @@ mod tests {
         drop(follower);
         drop(state);
         link.list(limit()).unwrap();
-        // More than the slots: a ring that blocks would wait for this follower.
+        // More than the number of slots: a blocking ring would wait for this follower.
         for _ in 0..5 {
             ring.publish(&[1; 8], limit()).unwrap();
         }

@@ -14,10 +14,10 @@ use crate::part::Part;
 use crate::protocol::{Domain, Opened};
 use crate::remote_object::RemoteObject;
 
-/// An object, and where it goes.
+/// An object and its destination.
 type Get<'a> = (&'a RemoteObject, &'a LocalMemory);
 
-/// Gets each object. Those that are overtaken, closed or changed meanwhile are read by themselves.
+/// Gets each object. Objects that are overtaken, closed or changed in the meantime are read individually.
 pub(crate) fn get_many(
     link: &LinkShared,
     gets: &[Get<'_>],
@@ -49,14 +49,14 @@ pub(crate) fn get_many(
     Ok(epochs)
 }
 
-/// One of a batch: its place in that, and what the owner says of it.
+/// An object of a batch: its place in the batch, and the owner's description.
 struct Item<'a> {
     at: usize,
     get: Get<'a>,
     opened: Arc<Opened>,
 }
 
-/// Reads the objects of a domain together, and records the epochs of those that arrived whole.
+/// Reads the objects of a domain together, and records the epochs of those that arrived intact.
 fn read(
     link: &LinkShared,
     state: &mut LinkState,
@@ -96,7 +96,7 @@ fn read(
                     Err(Error::Stalled { name, done, of })
                 }
                 Fault::Device(error) => Err(error.into()),
-                // Which object it is, and why, shows when each is read by itself.
+                // Reading each object individually shows which one it is, and why.
                 Fault::Closed | Fault::Status(_) => {
                     found.fill(None);
                     Ok(())
@@ -174,7 +174,7 @@ fn try_read(
         let from = RemoteMemory::from(opened.header).at(slot.line());
         let to = channel.line(wanted.len())?;
         let order = Order::Any;
-        // The first one waits for all bytes; the next ones begin later.
+        // The first line waits for all bytes; the next ones begin later.
         lines.push(match lines.is_empty() {
             true => Step::line(from, to),
             false => Step::Read { from, to, order },

@@ -31,7 +31,7 @@ const PUBLISHED: u64 = 24;
 
 /// Bits of the slot's index in `newest`.
 const SLOT_BITS: u32 = 16;
-/// Bits of the state beside the epoch.
+/// Number of state bits besides the epoch.
 const STATE_BITS: u32 = 2;
 
 /// The index of a slot.

@@ -17,7 +17,7 @@ use crate::info::AccessPath;
 const RECEIVES: u64 = 64;
 /// The number of header lines that one batch of transfers can receive.
 pub(crate) const LINES: u64 = 1024;
-/// How long a wait lasts before it checks whether the owner is there.
+/// How long a wait lasts before it checks whether the owner is still there.
 const LOOK: Duration = Duration::from_millis(20);
 /// The identifiers of receives; identifiers of sends stay below them.
 const RECEIVE: WrId = WrId(u64::MAX);
@@ -25,15 +25,14 @@ const RECEIVE: WrId = WrId(u64::MAX);
 /// One end of a queue pair, with the memory that the owner writes wake-ups to.
 #[derive(Debug)]
 pub(crate) struct LinkChannel {
-    // Field order is drop order: once the queue pairs are gone, nothing is written to memory any more.
-    /// Queue pairs with one completion queue. The first one has the wake-ups; the others are for large
-    /// transfers.
+    // Fields drop in order: once the queue pairs are gone, nothing writes to memory any more. Queue pairs with one
+    // completion queue. The first one receives wake-ups; the others are for large transfers.
     pairs: Vec<Connection>,
-    /// For wake-ups: the newest epoch of each open object.
+    /// Written by wake-ups: the newest epoch of each open object.
     mailbox: MemoryRegion,
     /// For header lines.
     lines: MemoryRegion,
-    /// The mailbox at the owner.
+    /// The owner's mailbox.
     cells: RemoteMemory,
     next: u64,
     wake_ups: WakeUps,
@@ -382,7 +381,7 @@ mod tests {
             to,
             order: Order::Any,
         };
-        // The requests have no other difference.
+        // The requests do not differ otherwise.
         let (line, bytes) = (step.request(WrId(1)), bytes.request(WrId(1)).fenced());
         assert_eq!(format!("{line:?}"), format!("{bytes:?}"));
     }

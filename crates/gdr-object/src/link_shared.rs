@@ -139,7 +139,7 @@ impl LinkShared {
         Ok(state)
     }
 
-    /// Ends the calls in progress, and those that wait for their turn.
+    /// Ends the calls in progress, and the calls that wait for their turn.
     pub(crate) fn interrupt(&self) {
         // Counted first: a call that is about to connect sees the count, and one that has connected
         // loses its connection.
@@ -356,7 +356,7 @@ impl LinkState {
                 continue;
             }
             if let Err(error) = control.ask(link, &Request::Unfollow { object }, deadline) {
-                // That ends all of them.
+                // This ends all of them.
                 self.disconnect();
                 return Err(error);
             }

@@ -206,8 +206,8 @@ impl LinkTable {
     }
 }
 
-/// Returns the link that makes room for one from `source`; `None` if there is room. Of the links without an open object
-/// that come from the source with the most links, it is the one that has been idle the longest.
+/// Returns the link that makes room for one from `source`; `None` if there is room. Among the links without an open
+/// object from the source with the most links, it is the link that has been idle longest.
 fn choose(links: &[Activity], source: Source, most: Most) -> Result<Option<usize>, Crowded> {
     let of = |wanted: Source| {
         let here = links.iter().filter(|it| !it.has_ended);

@@ -1,10 +1,9 @@
 //! The owner's end of a link's queue pair: a mailbox that the link writes to, and wake-ups.
 //!
-//! For each object that the link has open there is a cell in the mailbox, with two words that only
-//! the link writes: the epoch that it waits for (`wanted`), and the last one that it has read as a
-//! follower (`read`). The owner loads them when it publishes. It sends one wake-up for each value of
-//! `wanted`, so a link that does not wait costs one load, and no link can be sent more wake-ups than
-//! it has asked for.
+//! The mailbox has a cell for each object that the link has open, with two words that only the link writes: the epoch
+//! that it waits for (`wanted`), and the last epoch that it has read as a follower (`read`). The owner loads them when
+//! it publishes. It sends one wake-up for each value of `wanted`, so a link that does not wait costs one load, and no
+//! link can be sent more wake-ups than it has asked for.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -28,9 +27,9 @@ pub(crate) const READ: u64 = 8;
 /// One link's queue pair in one domain.
 #[derive(Debug)]
 pub(crate) struct PeerChannel {
-    // Field order is drop order: the queue pair goes before the mailbox that it reaches.
+    // Fields drop in order: the queue pair before the mailbox that it accesses.
     connected: Mutex<Option<Connected>>,
-    /// For large transfers, beside the queue pair of `connected`.
+    /// Queue pairs for large transfers, in addition to `connected`.
     lanes: Mutex<Vec<Connection>>,
     mailbox: MemoryRegion,
     domain: ProtectionDomain,
@@ -42,7 +41,7 @@ struct Connected {
     connection: Connection,
     /// The link's mailbox.
     cells: RemoteMemory,
-    /// The last value of `wanted` that was answered, for each cell.
+    /// The last answered value of `wanted`, for each cell.
     answered: Vec<Wanted>,
 }
 
@@ -64,7 +63,7 @@ impl PeerChannel {
         self.peer
     }
 
-    /// Connects a new queue pair to one of the link, in place of an earlier one.
+    /// Connects a new queue pair to one of the link, replacing an earlier one.
     pub(crate) fn connect(
         &self,
         session: &mut Session,
@@ -116,15 +115,15 @@ impl PeerChannel {
         Ok(u64::from_le(self.mailbox.buffer().load_u64(at)?))
     }
 
-    /// Records where a follower begins.
+    /// Records the epoch after which a follower begins.
     pub(crate) fn set_last_read(&self, cell: u16, epoch: Option<Epoch>) -> Result<()> {
         let at = CELL * u64::from(cell) + READ;
         let number = epoch.map_or(0, Epoch::get);
         Ok(self.mailbox.buffer().write_at(at, &number.to_le_bytes())?)
     }
 
-    /// Wakes the link if it waits for this epoch of the object in `cell`. Without a queue pair, or if
-    /// the link has stopped, this does nothing: a link looks at the header from time to time.
+    /// Wakes the link if it waits for this epoch of the object in `cell`. Without a queue pair, or if the link has
+    /// stopped, this does nothing: a link also checks the header from time to time.
     fn wake(&self, cell: u16, epoch: Epoch) -> Result<()> {
         let wanted = CELL * u64::from(cell) + WANTED;
         let wanted = Wanted(u64::from_le(self.mailbox.buffer().load_u64(wanted)?));
@@ -150,7 +149,7 @@ impl PeerChannel {
             .inline(&epoch.get().to_le_bytes())
             .immediate(Immediate(u32::from(cell)));
         let posted = connection.pair.post_send(write);
-        // After the wake-up, which is to be sent at once.
+        // After the wake-up, which must be sent at once.
         let mut failed = false;
         while let Some(completion) = connection.queue.poll()? {
             failed |= completion.status != WcStatus::Success;
@@ -189,8 +188,8 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Wakes the link if it waits for this epoch.
     pub(crate) fn wake(&self, epoch: Epoch) {
-        // The link stores `wanted`, then reads the header; the owner has stored the header and loads
-        // `wanted`. With this fence at least one of them sees the other's store.
+        // The link stores `wanted`, then reads the header; the owner has stored the header and loads `wanted`. With
+        // this fence, at least one of them sees the other's store.
         fence(Ordering::SeqCst);
         if let Err(error) = self.channel.wake(self.cell, epoch) {
             tracing::debug!(peer = %self.channel.peer(), %error, "a wake-up was not sent");
@@ -200,7 +199,7 @@ impl Watcher {
     /// Returns the last epoch that the link has read; `None` if it does not follow.
     pub(crate) fn last_read(&self) -> Option<u64> {
         let follows = self.follows.load(Ordering::Acquire);
-        // A mailbox whose process was forked does not count as a follower's.
+        // In a forked child, the mailbox does not count as a follower's.
         follows.then(|| self.channel.last_read(self.cell).ok())?
     }
 }

@@ -1,5 +1,5 @@
-//! The messages between a link and an owner, over the authenticated connection. A message is JSON;
-//! what a peer sends is not trusted.
+//! Messages between a link and an owner, over the authenticated connection. Messages are JSON, and messages from a peer
+//! are not trusted.
 
 use gdr_rdma::{RemoteMemory, Rkey, Service};
 use serde::de::DeserializeOwned;
@@ -16,20 +16,20 @@ pub const SERVICE: Service = Service::new("gdr-objects");
 /// The version of everything in this file and of the header's layout.
 pub(crate) const VERSION: u16 = 1;
 
-/// The most objects in an answer to [`Request::List`]: they fit into a message of 64 KiB.
+/// Maximum number of objects in an answer to [`Request::List`], so that they fit into a message of 64 KiB.
 pub(crate) const PAGE: usize = 24;
 
-/// Identifies an object during one run of its owner. It is not used for another object.
+/// Identifies an object during one run of its owner, and is never reused for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct ObjectId(pub(crate) u64);
 
-/// The protection domain of an object at its owner: those that peers may write are apart.
+/// The protection domain of an object at its owner. Objects that peers may write have a separate one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Domain {
-    /// Of objects that no peer may write.
+    /// For objects that no peer may write.
     ReadOnly,
-    /// Of objects that some peer may write.
+    /// For objects that some peer may write.
     Writable,
 }
 
@@ -77,22 +77,22 @@ impl From<Memory> for RemoteMemory {
 pub(crate) enum Request {
     /// The first message.
     Hello {
-        /// The sender's version of the protocol.
+        /// The sender's protocol version.
         version: u16,
     },
-    /// The objects after `after` in the order of names.
+    /// Lists the objects after `after`, in the order of names.
     List {
-        /// The last name of the page before.
+        /// The last name of the previous page.
         after: Option<ObjectName>,
     },
-    /// A queue pair in a domain. The two sides introduce them to each other after the answer.
+    /// Connects a queue pair in a domain. Both sides introduce their queue pairs to each other after the answer.
     Connect {
         /// The domain at the owner.
         domain: Domain,
         /// The code of the largest path MTU of the sender's route.
         mtu: u8,
     },
-    /// A second queue pair beside the one of [`Request::Connect`], for large transfers.
+    /// Adds a second queue pair to the one of [`Request::Connect`], for large transfers.
     Widen {
         /// The domain at the owner.
         domain: Domain,
@@ -104,23 +104,23 @@ pub(crate) enum Request {
         /// Its name.
         name: ObjectName,
     },
-    /// An epoch that is not overwritten for a while.
+    /// Keeps an epoch from being overwritten for a while.
     Lease {
         /// The object.
         object: ObjectId,
         /// The least epoch.
         least: Epoch,
-        /// For how long at most.
+        /// Maximum duration.
         milliseconds: u64,
     },
-    /// The end of a lease.
+    /// Ends a lease.
     Release {
         /// The object.
         object: ObjectId,
         /// The epoch.
         epoch: Epoch,
     },
-    /// Every epoch from now on.
+    /// Follows every epoch from now on.
     Follow {
         /// The object.
         object: ObjectId,
@@ -130,11 +130,11 @@ pub(crate) enum Request {
         /// The object.
         object: ObjectId,
     },
-    /// A slot to write to.
+    /// Requests a slot to write to.
     BeginPut {
         /// The object.
         object: ObjectId,
-        /// For how long at most.
+        /// Maximum duration.
         milliseconds: u64,
     },
     /// The slot is written.
@@ -146,7 +146,7 @@ pub(crate) enum Request {
         /// The checksum of its bytes; 0 if the object has none.
         checksum: u64,
     },
-    /// The slot will not be written.
+    /// Gives up the slot without writing it.
     AbandonPut {
         /// The object.
         object: ObjectId,
@@ -180,7 +180,7 @@ pub(crate) enum Response {
     Opened(Box<Opened>),
     /// To [`Request::Lease`].
     Leased {
-        /// The epoch that is held.
+        /// The epoch being held.
         epoch: Epoch,
         /// Its slot.
         slot: u16,
@@ -194,10 +194,10 @@ pub(crate) enum Response {
     Writable {
         /// The epoch that the slot will have.
         epoch: Epoch,
-        /// The slot, until [`Request::EndPut`] or the time is over.
+        /// The slot, accessible until [`Request::EndPut`] or until the time is over.
         memory: Memory,
     },
-    /// To requests without a result.
+    /// The answer to requests without a result.
     Done,
     /// The request was not executed.
     Refused(Refused),
@@ -210,13 +210,13 @@ pub(crate) struct Opened {
     pub(crate) object: ObjectId,
     pub(crate) info: ObjectInfo,
     pub(crate) domain: Domain,
-    /// Which of the object's layouts this is.
+    /// Number of the object's current layout.
     pub(crate) revision: u64,
     pub(crate) header: Memory,
     pub(crate) data: Memory,
     /// Bytes from the start of one slot to the next.
     pub(crate) stride: u64,
-    /// The index of this object's cells, in the owner's memory and in the link's.
+    /// Index of this object's cells, in the owner's memory and in the link's.
     pub(crate) cell: u16,
 }
 
@@ -228,25 +228,25 @@ pub(crate) enum Refused {
     NoSuchObject,
     /// The object was closed.
     Closed,
-    /// The peer has not the rights.
+    /// The peer lacks the rights.
     Denied {
         /// What it may do.
         permitted: Rights,
     },
-    /// Another operation is in the way.
+    /// Another operation is in progress.
     Busy(Obstacle),
     /// A limit of this connection.
     TooMany {
         /// The limit.
         most: u16,
     },
-    /// The object's mode has no such operation.
+    /// The object's mode does not have this operation.
     WrongMode,
     /// A follower of the ring has not read the oldest epoch.
     RingFull,
-    /// The time of a put was over before its end.
+    /// The time of a put was over before it ended.
     Late,
-    /// The bytes of a put have another checksum than the link's.
+    /// The bytes of a put do not match the link's checksum.
     Damaged,
     /// The request is invalid now, or the owner's device failed.
     Failed {
@@ -284,13 +284,13 @@ pub(crate) fn encode<M: Serialize>(message: &M) -> Result<Vec<u8>, serde_json::E
     serde_json::to_vec(message)
 }
 
-/// Reads a message of an untrusted sender, of at most 64 KiB. `serde_json` limits the depth.
+/// Reads a message of an untrusted sender, of at most 64 KiB. `serde_json` limits the nesting depth.
 pub(crate) fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, serde_json::Error> {
     serde_json::from_slice(bytes)
 }
 
-/// Parses bytes as every message and handle, and checks that what is read is written as it was read: for
-/// the fuzz target.
+/// For the fuzz target: parses bytes as every message and handle, and checks that what was parsed is written back
+/// identically.
 ///
 /// # Panics
 /// If it is not.

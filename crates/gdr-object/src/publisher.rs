@@ -14,7 +14,7 @@ use crate::shared_object::{SharedObject, Writing};
 pub(crate) struct Copied {
     pub(crate) object: Arc<SharedObject>,
     pub(crate) writing: Writing,
-    /// What it was copied from, where nothing else keeps that.
+    /// What it was copied from, if nothing else keeps that alive.
     pub(crate) source: Option<Kept>,
 }
 
@@ -30,9 +30,8 @@ impl fmt::Debug for Kept {
     }
 }
 
-/// The thread that publishes what streams have copied. A function that a stream calls must not
-/// publish by itself: publishing sends a wake-up and may drop memory of a GPU, which both may call
-/// the driver.
+/// The thread that publishes what streams have copied. A function called by a stream must not publish by itself,
+/// because publishing sends a wake-up and may drop GPU memory, both of which may call the driver.
 ///
 /// The thread ends when the last clone is dropped.
 #[derive(Clone, Debug)]
@@ -52,7 +51,7 @@ impl Publisher {
         Ok(Self(sender))
     }
 
-    /// Publishes soon, and does not wait.
+    /// Publishes soon, without waiting.
     pub(crate) fn send(&self, copied: Copied) {
         if self.0.send(copied).is_err() {
             // The thread ends before its senders only if it panics.
@@ -70,7 +69,7 @@ fn publish(receiver: &Receiver<Copied>) {
         } = copied;
         drop(source);
         if let Err(error) = object.commit(&writing) {
-            // The object was closed meanwhile.
+            // The object was closed in the meantime.
             tracing::debug!(%error, "an epoch was not published");
         }
     }

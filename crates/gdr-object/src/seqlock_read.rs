@@ -14,13 +14,13 @@ use crate::mode::{Checksum, Mode, Rights};
 use crate::part::Part;
 use crate::protocol::{Opened, Refused, Request, Response};
 
-/// How many times a get is overtaken before it asks for a lease, if the get before needed none.
+/// How often a get may be overtaken before it requests a lease, if the previous get needed none.
 const MOST_OVERTAKEN: u32 = 4;
-/// After how many leases it is tried without one again.
+/// Number of leases after which a get without one is tried again.
 const LEASES: u32 = 16;
 
-/// How many gets in a row needed a lease: of an object that is published faster than it is read, each one
-/// would be overtaken first.
+/// Number of consecutive gets that needed a lease. Without this, each get of an object that is published faster than it
+/// is read would first be overtaken.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseHistory(AtomicU32);
 
@@ -43,11 +43,11 @@ impl LeaseHistory {
     }
 }
 
-/// What one reading of an object found.
+/// Result of one attempt to read an object.
 pub(crate) enum SeqlockRead {
     /// These bytes, whole.
     Whole(Epoch),
-    /// The owner overwrote the slot meanwhile.
+    /// The owner overwrote the slot in the meantime.
     Overtaken,
     /// Nothing has been published.
     Empty,
@@ -129,7 +129,7 @@ impl Binding {
     ) -> Result<Option<Epoch>, Attempt> {
         let object = opened.object;
         let milliseconds = deadline.remaining().as_millis() as u64 + 1;
-        // What the header showed a moment ago, so that epochs do not go back.
+        // Start from what the header showed a moment ago, so that epochs do not decrease.
         let (channel, watch) = state.channel(&self.link, opened.domain, deadline)?;
         let line = self.object_line(channel, watch, opened, [], deadline)?;
         let Some((least, _)) = line.newest else {
@@ -154,7 +154,7 @@ impl Binding {
             .and_then(|(channel, watch)| {
                 self.read_slot(channel, watch, opened, slot, part, deadline)
             });
-        // Also if that failed. At the deadline the lease ends by itself.
+        // Also after a failure. At the deadline the lease ends by itself.
         let release = Request::Release { object, epoch };
         let released = match deadline.has_passed() {
             true => Ok(Response::Done),
@@ -172,8 +172,8 @@ impl Binding {
         Ok(Some(epoch))
     }
 
-    /// Compares the checksum of a whole publication, if the object has checksums. The bytes of a live
-    /// object may be of two publications.
+    /// Compares the checksum of a whole publication, if the object has checksums. The bytes of a live object may come
+    /// from two publications.
     pub(crate) fn check_sum(
         &self,
         opened: &Opened,
@@ -231,8 +231,8 @@ impl Binding {
         let mut arrived = 0;
         let pairs = part.to.pairs(part.len, opened);
         if pairs == QueuePairs::All {
-            // A fence orders the READs of one queue pair only: all READs, of every queue pair, end
-            // before the line's is posted.
+            // A fence only orders the READs of one queue pair, so all READs of every queue pair must end before the
+            // line's READ is posted.
             let moved = channel.run_over(pairs, steps.drain(..), deadline, watch);
             moved.map_err(fault)?;
             arrived = part.len;

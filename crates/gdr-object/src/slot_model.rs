@@ -1,8 +1,8 @@
 //! A model of the slot protocol: one owner and some readers, whose steps are interleaved at random.
 //!
-//! Each access to memory is a step of its own: a word of the header, or one word of a slot. The model
-//! runs the owner's decisions and the header that readers parse; it replaces RDMA by loads, and the
-//! network's delays by other threads' steps in between.
+//! Each memory access is a separate step: a word of the header, or one word of a slot. The model runs the owner's
+//! decisions and the header that readers parse. It replaces RDMA by loads, and the network's delays by other threads'
+//! steps in between.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub(crate) struct Owner {
     slots: Slots,
     pub(crate) header: Header,
     pub(crate) words: Vec<[u64; WORDS]>,
-    /// The slot that is being written, and how many of its words are.
+    /// The slot being written, and how many of its words are.
     writing: Option<(Claim, usize)>,
     now: Instant,
     /// How many leases it has given.
@@ -41,7 +41,7 @@ impl Owner {
         }
     }
 
-    /// The next step of publishing. `read` is what followers have read.
+    /// Takes the next step of publishing. `read` is what followers have read.
     pub(crate) fn step(&mut self, read: Option<u64>, gives_up: bool) {
         let Some((claim, written)) = &mut self.writing else {
             if let Ok(claim) = self.slots.claim(Writer::Owner, read, self.now) {
@@ -125,7 +125,7 @@ impl Reader {
         self.last
     }
 
-    /// The next step of reading.
+    /// Takes the next step of reading.
     pub(crate) fn step(&mut self, owner: &mut Owner) {
         let Some(reading) = &mut self.reading else {
             self.reading = self.begin(owner);
@@ -186,7 +186,7 @@ impl Reader {
     }
 }
 
-/// Runs the steps that `schedule` names: of the owner, or of one of the readers.
+/// Runs the steps in `schedule`, of the owner or of one of the readers.
 fn run(mode: Mode, kinds: &[Kind], schedule: &[(u8, bool)]) -> (u64, u64) {
     let mut owner = Owner::new(mode);
     let mut readers: Vec<Reader> = kinds.iter().copied().map(Reader::new).collect();

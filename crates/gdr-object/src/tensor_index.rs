@@ -1,4 +1,4 @@
-//! Where the tensors of a model are in the bytes of an object: the layout of a safetensors file.
+//! Locations of a model's tensors within an object's bytes: the layout of a safetensors file.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,9 +8,9 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 pub use safetensors::Dtype;
 
-/// Bytes that say how long the header is.
+/// Bytes that hold the length of the header.
 const LENGTH: usize = 8;
-/// The unit in which headers are padded, so that the first tensor begins at such an address of a slot.
+/// Headers are padded to a multiple of this, so that the first tensor begins at such an address of a slot.
 const ALIGNMENT: usize = 256;
 
 /// An index of the tensors in an object: their names, element types, shapes and offsets.
@@ -21,7 +21,7 @@ const ALIGNMENT: usize = 256;
 /// every epoch, and all tensors in an epoch belong together.
 #[derive(Clone)]
 pub struct TensorIndex {
-    /// With the length before it.
+    /// Includes the length that precedes it.
     header: Vec<u8>,
     /// In the order of their bytes.
     tensors: Vec<TensorEntry>,
@@ -55,12 +55,12 @@ pub enum InvalidTensors {
     /// Two tensors have one name.
     #[error("two tensors are named {0:?}; give each tensor a unique name")]
     Twice(String),
-    /// The bytes of a tensor cannot be counted.
+    /// The number of bytes of a tensor overflows.
     #[error(
         "the tensor {0:?} is too large for the address space, or not a whole number of bytes; check its shape"
     )]
     TooLarge(String),
-    /// A type of elements that safetensors does not have.
+    /// An element type that safetensors does not have.
     #[error("{0:?} is not a safetensors element type; use one such as BF16, F32 or I64")]
     Dtype(String),
     /// The content does not begin with a header.
@@ -88,7 +88,7 @@ pub enum InvalidTensors {
         /// Tensors.
         tensors: usize,
     },
-    /// The header describes another number of bytes than there are.
+    /// The header describes a different number of bytes than there are.
     #[error(
         "the header describes {described} bytes, but the content has {content}; write the file again"
     )]
@@ -101,7 +101,7 @@ pub enum InvalidTensors {
 }
 
 impl TensorIndex {
-    /// The longest header that is read: enough for half a million tensors.
+    /// Maximum length of a header that is read: enough for half a million tensors.
     const LONGEST_HEADER: u64 = 64 << 20;
 
     /// Lays out tensors. Those whose length is a multiple of 16 bytes come first, because GPUs copy them fastest,
@@ -128,7 +128,8 @@ impl TensorIndex {
             if !names.insert(name.clone()) {
                 return Err(InvalidTensors::Twice(name));
             }
-            // It fits: the product of all does, and a dimension of a tensor without elements is checked, too.
+            // It fits: the product of all dimensions does, and for a tensor without elements each dimension is checked
+            // as well.
             let shape = shape.iter().map(|length| usize::try_from(*length));
             let shape = shape.collect::<Result<_, _>>().map_err(|_| too_large())?;
             let data_offsets = (at, end);
@@ -331,7 +332,7 @@ mod tests {
         let read = read.unwrap().unwrap();
         assert_eq!(read.tensors(), made.tensors());
         assert_eq!(read.attributes(), made.attributes());
-        // The reference implementation takes it, too.
+        // The reference implementation accepts it too.
         let tensors = safetensors::SafeTensors::deserialize(&content).unwrap();
         assert_eq!(tensors.tensor("embed").unwrap().data(), [1; 20]);
     }

@@ -1,4 +1,4 @@
-//! Models of the threads of an owner and its readers, whose schedules shuttle chooses.
+//! Models of the threads of an owner and its readers, with schedules chosen by shuttle.
 
 use shuttle::sync::atomic::{AtomicU64, Ordering, fence};
 use shuttle::sync::mpsc::channel;
@@ -10,7 +10,7 @@ use crate::mode::{Mode, WhenFull};
 use crate::peer_channel::Wanted;
 use crate::slot_model::{Kind, Owner, Reader};
 
-/// Schedules of each model, and in how many places a thread loses its CPU to one that it outranks.
+/// Number of schedules of each model, and number of places in which a thread is preempted.
 const SCHEDULES: usize = 300;
 const SWITCHES: usize = 4;
 const STEPS: usize = 60;
@@ -67,8 +67,8 @@ fn no_schedule_of_threads_loses_an_epoch_of_a_ring_that_blocks() {
     run(ring, &[Kind::Follower, Kind::Follower, Kind::Newest]);
 }
 
-/// A link that waits for each epoch in turn, as `await_newer` does without its second looks, and the
-/// owner that wakes it. It would wait for ever if a wake-up was lost.
+/// Models a link that waits for each epoch in turn, as `await_newer` does but without checking again, and the owner
+/// that wakes it. It would wait forever if a wake-up were lost.
 #[test]
 fn no_schedule_of_threads_loses_a_wake_up() {
     const EPOCHS: u64 = 5;
@@ -89,7 +89,7 @@ fn no_schedule_of_threads_loses_a_wake_up() {
                             seen = found;
                             continue;
                         }
-                        // A wake-up may belong to an earlier wait, which a look has ended.
+                        // A wake-up may belong to an earlier wait, which a check has ended.
                         while seen < wanted.load(Ordering::Relaxed) {
                             let epoch: u64 = woken.recv().expect("a wake-up");
                             wake_ups += 1;
@@ -107,7 +107,7 @@ fn no_schedule_of_threads_loses_a_wake_up() {
                 let epoch = Epoch::new(number).expect("an epoch");
                 if wanted.is_answered_by(epoch, answered) {
                     answered = wanted;
-                    // A link that has seen the last epoch by a look is gone.
+                    // A link that has seen the last epoch by checking is gone.
                     let _gone = wake.send(number);
                 }
             }

@@ -1,4 +1,4 @@
-//! Waiting for an epoch: a wake-up by the owner, and looks at the header in case that one is lost.
+//! Waiting for an epoch: a wake-up by the owner, and periodic checks of the header in case the wake-up is lost.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use crate::link_shared::LinkState;
 use crate::peer_channel::WANTED;
 use crate::protocol::Opened;
 
-/// How long a wait relies on being woken until it looks at the header itself.
+/// How long a wait relies on being woken before it checks the header itself.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How long an owner may take to answer a look until that says something of the owner.
+/// How long an owner may take to answer a check before that says something about the owner.
 const ANSWER: Duration = Duration::from_secs(1);
 
 impl Binding {
@@ -66,7 +66,7 @@ impl Binding {
     }
 }
 
-/// Whether the owner has answered a look of this wait.
+/// Whether the owner has answered a check of this wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answers {
     None,
@@ -74,15 +74,14 @@ enum Answers {
 }
 
 impl Answers {
-    /// Returns whether the owner counts as there although the deadline passed when a look had lasted
-    /// so long.
+    /// Returns whether the owner counts as present although the deadline passed while a check had lasted this long.
     fn outlast(self, outstanding: Duration) -> bool {
         self == Self::Some && outstanding < ANSWER
     }
 }
 
-/// Returns how long to rely on being woken if so much time remains. No look begins so late that it would fail for want
-/// of time.
+/// Returns how long to rely on being woken, given the remaining time. No check begins so late that it would fail for
+/// lack of time.
 fn pause(remaining: Duration) -> Duration {
     match remaining < 2 * LOOK_AGAIN {
         true => remaining,

@@ -1,9 +1,9 @@
-//! A model of the slot protocol on the wire: the owner of the slot model, a reader, and between them two
-//! queue pairs over a network that loses, repeats and reorders packets, in virtual time.
+//! A model of the slot protocol on the wire: the owner of the slot model, a reader, and between them two queue pairs
+//! over a network that loses, repeats and reorders packets, in virtual time.
 //!
-//! The reader posts what a link posts: a READ of the object's line; then READs of the slot's bytes and,
-//! after a fence, one of the slot's line; a follower also WRITEs what it has read. A READ is answered by
-//! several packets, and again when some are lost, so its bytes may be of several moments.
+//! The reader posts what a link posts: a READ of the object's line; then READs of the slot's bytes and, after a fence,
+//! a READ of the slot's line. A follower also WRITEs what it has read. A READ is answered by several packets, and again
+//! if some are lost, so its bytes may come from several moments.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,16 +26,16 @@ const HEADER: Rkey = Rkey(1);
 const SLOTS: Rkey = Rkey(2);
 const READ: Rkey = Rkey(3);
 
-/// Bytes for each word of a slot: one packet's.
+/// Bytes per word of a slot: one packet.
 const PACKET: u64 = 256;
 const SLOT: u64 = PACKET * WORDS as u64;
 
-/// The places in the reader's memory.
+/// Offsets in the reader's memory.
 const OBJECT_LINE: u64 = 0;
 const SLOT_LINE: u64 = LINE;
 const BYTES: u64 = 2 * LINE;
 
-/// Identifies the last request of each step of the reader; those that it does not wait for have 0.
+/// Identifies the last request of each of the reader's steps; requests that it does not wait for have 0.
 const LAST: WrId = WrId(1);
 
 /// The owner, as its queue pair sees it.

@@ -1,4 +1,4 @@
-//! What GPUs, NVSwitches and their driver log.
+//! Messages of GPUs, NVSwitches and their driver.
 
 use super::{follows, hand, likely, run, sure, weak};
 use crate::{Cause, Kind, Strength};

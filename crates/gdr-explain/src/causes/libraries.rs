@@ -1,4 +1,4 @@
-//! Communication libraries that were built or set without GPUDirect RDMA.
+//! Communication libraries that were built or configured without GPUDirect RDMA.
 
 use super::{follows, hand, likely, run, sure, weak};
 use crate::{Cause, Kind, Strength};

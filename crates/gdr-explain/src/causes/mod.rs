@@ -1,6 +1,6 @@
-//! What is known, by what fails.
+//! Known causes, grouped by what fails.
 
-/// What a NIC's vendor error, syndrome or `synd`/`vend` of UCX looks like with one of these codes.
+/// Matches a NIC's vendor error, syndrome or UCX's `synd`/`vend` with one of these codes.
 macro_rules! vendor {
     ($codes:literal) => {
         concat!(
@@ -11,7 +11,7 @@ macro_rules! vendor {
     };
 }
 
-/// What a completion with one of these statuses looks like.
+/// Matches a completion with one of these statuses.
 macro_rules! status {
     ($codes:literal) => {
         concat!(
@@ -24,8 +24,8 @@ macro_rules! status {
     };
 }
 
-/// What libmlx5 and GPUNetIO print of a failed completion with one of these syndromes. The numbers are from
-/// the mlx5 completion queue entry; the verbs status has others.
+/// Matches what libmlx5 and GPUNetIO print about a failed completion with one of these syndromes. The numbers come from
+/// the mlx5 completion queue entry; the verbs status has different ones.
 macro_rules! syndrome {
     ($codes:literal) => {
         concat!(
@@ -36,27 +36,27 @@ macro_rules! syndrome {
     };
 }
 
-/// Lines about a call, whose error is an errno and not the status of a completion.
+/// Matches lines about a call, whose error is an errno rather than the status of a completion.
 const CALL: &str = concat!(
     r"\bibv_(reg|create|alloc|modify|query|open)|\b\w+_(mr|qp|cq|pd|ah)\b.{0,20}\bfail|\bregist",
     r"|\b(create|creating|allocate|allocating) (an? )?(qp|cq|srq|mr|pd|queue pair|completion queue)\b",
 );
 
-/// An error that UCX logs from one of these source files: the subject is known, if not the message.
+/// Matches an error that UCX logs from one of these source files: the subject is known, even if the message is not.
 macro_rules! ucx_error {
     ($files:literal) => {
         concat!(r"\b(?:", $files, r")\.c:\d+ +ucx +error\b")
     };
 }
 
-/// A warning that NCCL logs from one of these source files.
+/// Matches a warning that NCCL logs from one of these source files.
 macro_rules! nccl_warning {
     ($files:literal) => {
         concat!(r"\b(?:", $files, r")\S*:\d+ +nccl warn\b")
     };
 }
 
-/// An error that NVSHMEM logs from one of these source files.
+/// Matches an error that NVSHMEM logs from one of these source files.
 macro_rules! nvshmem_error {
     ($files:literal) => {
         concat!(
@@ -67,21 +67,21 @@ macro_rules! nvshmem_error {
     };
 }
 
-/// An error that a library which logs as glog does (Mooncake, UCCL, NIXL) logs from one of these source files.
+/// Matches an error from one of these source files, logged by a library in glog's format (Mooncake, UCCL, NIXL).
 macro_rules! glog_error {
     ($files:literal) => {
         concat!(r"\be\d{4,8} .{0,40}\b(?:", $files, r")\.(?:cpp|cc):\d+\]")
     };
 }
 
-/// A warning of libfabric about one of these subjects.
+/// Matches a warning of libfabric about one of these subjects.
 macro_rules! libfabric_warning {
     ($subjects:literal) => {
         concat!(r"\blibfabric:\S*:(?:", $subjects, r"):\w+\(\):\d+<warn>")
     };
 }
 
-/// What the driver logs of an error of a GPU with one of these numbers, also as the reason of another.
+/// Matches a driver message about a GPU error with one of these numbers, also as the cause of another.
 macro_rules! xid {
     ($numbers:literal) => {
         concat!(
@@ -92,7 +92,7 @@ macro_rules! xid {
     };
 }
 
-/// Lines that report no failure: what a library tries and does without.
+/// Lines that do not report a failure: something that a library tries and does without.
 pub(super) const QUIET: &str =
     r"\bnccl info\b|<(info|debug)>|\bucx +(debug|diag|trace|info)\b|\bdlvsym\b|data_direct";
 
@@ -187,7 +187,7 @@ const fn hand(what: &'static str) -> Remedy {
 }
 
 impl Pattern {
-    /// Does not fit lines in which `text` stands.
+    /// Excludes lines that contain `text`.
     const fn unless(self, text: &'static str) -> Self {
         Self {
             unless: Some(text),
@@ -197,7 +197,7 @@ impl Pattern {
 }
 
 impl Remedy {
-    /// Offers it on machines with one of these facts only, as the first.
+    /// Offers it only on machines with one of these facts, and there first.
     const fn only(self, facts: &'static [Fact]) -> Self {
         Self {
             when: When::Only(facts),

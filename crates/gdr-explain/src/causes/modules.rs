@@ -1,12 +1,12 @@
-//! Kernel modules that do not load or do not fit.
+//! Kernel modules that do not load or do not match.
 
 use super::{follows, hand, likely, run, sure, weak};
 use crate::{Cause, Fact, Kind, Strength};
 use gdr_doctor::kernel_log::expressions;
 
-/// How DKMS says that a module could not be built; the next line names the module.
+/// DKMS message about a module that could not be built; the next line names the module.
 const BUILD_FAILED: &str = "bad return status for module build on kernel";
-/// The heading of what nvidia-smi says of a GPU's registration with the NVSwitch fabric.
+/// Heading in nvidia-smi's output about a GPU's registration with the NVSwitch fabric.
 const FABRIC: &str = r"(^|\W)fabric\W*$";
 
 pub(super) const CAUSES: &[Cause] = &[
@@ -171,7 +171,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(
                 r"\brip: ?\S*[ :]\S+\+0x[0-9a-f]+/0x[0-9a-f]+ \[(nvidia|mlx[45]_|ib_|rdma_|gdrdrv)",
             ),
-            // Without a function of such a driver it is a crash elsewhere.
+            // Without a function of such a driver, the crash is somewhere else.
             weak(concat!(
                 r"\boops: [0-9a-f]{4,}|\bkernel bug at |\binternal error: oops|\bgeneral protection fault",
                 r"|\bunable to handle (kernel )?(null pointer|page fault|paging request)",

@@ -1,4 +1,4 @@
-//! What NICs and their drivers log.
+//! Messages of NICs and their drivers.
 
 use super::{follows, hand, likely, run, sure, weak};
 use crate::{Cause, Fact, Kind, Strength};
@@ -112,7 +112,7 @@ pub(super) const CAUSES: &[Cause] = &[
             weak(
                 r"\b(mlx5_(core|ib)|bnxt_(en|re)|irdma|ionic|erdma)\b.{0,80}\b(fail(ed|ure)?|timed? ?out)\b",
             )
-            // A bit of a PCI Express error that goes by the same word.
+            // A bit of a PCI Express error with the same name.
             .unless(r"\[ *\d+\] timeout"),
             sure(r"\bcmd error\]\[op_code=\d+\] status=-\d+"),
             likely(r"\binfiniband \w+: failed to (create|modify|allocate) hw (qp|cq|srq|mr)\b"),

@@ -4,7 +4,7 @@ use super::{follows, hand, likely, run, sure};
 use crate::{Cause, Fact, Strength};
 use gdr_doctor::kernel_log::expressions;
 
-/// Machines whose cards cannot be moved by who reads this.
+/// Machines whose cards the reader cannot move.
 const NO_SLOTS: &[Fact] = &[Fact::VirtualMachine, Fact::Spark];
 
 pub(super) const CAUSES: &[Cause] = &[

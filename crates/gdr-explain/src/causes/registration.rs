@@ -251,7 +251,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"\bibv_reg_mr\w*\b.{0,80}(cannot allocate memory|\benomem\b|\b(error|errno|code|ret)\b[ =:]*(code )?-?12\b|[\[(]-?12[\])])",
             )
             .unless(r"resource temporarily|\beagain\b|dma-?buf"),
-            // No address of a GPU is named, and root or a larger limit is the first thing to try.
+            // No GPU address is named, so root or a larger limit is the first thing to try.
             likely(r"\bibv_reg_mr\(?\)?( call)? fail(ed|s|ure)?\W*$").unless(r"call to|cuda|nccl|nvshmem"),
             sure(r"\bulimit -l\W{1,3}[0-9]{1,6}\W*$"),
         ],
@@ -394,7 +394,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\bsmall bar1\b|\bbar1\b.{0,30}\b(too small|exhausted)\b"),
             // Hundreds of megabytes, in bytes.
             sure(r"reg_?mr.*bad address.*(length|len|size)\D{0,3}[1-9]\d{8,}"),
-            // An address in place of an error number, as nv_peer_mem of old returned it.
+            // An address in place of an error number, as old versions of nv_peer_mem returned it.
             sure(r"umem get failed \(-\d{6,}\)"),
             sure(
                 r"nvidia_p2p_get_pages.{0,160}(ret(code)? ?= ?-12|error:? -12|failed.{0,10}-12)\b",

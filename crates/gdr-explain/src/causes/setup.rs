@@ -1,4 +1,4 @@
-//! Devices and rights that a process lacks.
+//! Devices and privileges that a process lacks.
 
 use super::gpus::GPU_GONE;
 use super::{hand, likely, run, sure, weak};
@@ -73,7 +73,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"network device '\S+' is not available, please use one or more of"),
             likely(r"transport '(rc|dc|ud|ib)\w*' is not available"),
             likely(
-                // A provider of a NIC that is not there is missed as well.
+                // The provider of a missing NIC is reported as missing as well.
                 r"libibverbs: warning: .*(couldn'?t (load|open) .{0,20}\blib(mlx\d|bnxt_re|irdma|efa|ionic)|no userspace device-specific driver)",
             ),
             likely(r"failed to open libibverbs|libibverbs\.so\S*: cannot open shared object"),
@@ -142,7 +142,7 @@ pub(super) const CAUSES: &[Cause] = &[
               versions. The provider then refuses the device, or makes calls that the kernel does \
               not know.",
         patterns: &[
-            // On a software device one provider says so, and another one takes it.
+            // On a software device, one provider reports this and another one accepts the device.
             sure(r"does not support the kernel abi").unless(r"/(rxe|siw)\w*$"),
             sure(r"mlx5dv_devx_create_event_channel\b.{0,40}(fail|error)"),
             sure(r"version .?(ibverbs|rdmacm|mlx5|efa)_(private_)?[\d.]+.? not found")

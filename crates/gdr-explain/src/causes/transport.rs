@@ -3,7 +3,7 @@
 use super::{CALL, DUMP, follows, hand, likely, run, sure, weak};
 use crate::{Cause, Fact, Kind, Strength};
 
-/// The line with which ucx_info begins what it says of an RDMA device.
+/// First line of ucx_info's output about an RDMA device.
 const DOMAIN: &str = r"memory domain: (mlx\d|irdma|bnxt|efa|rocep|ib)\w*";
 
 pub(super) const CAUSES: &[Cause] = &[
@@ -385,7 +385,7 @@ pub(super) const CAUSES: &[Cause] = &[
               looks for (an IPv4 address, RoCE v2). The program then does not use the device.",
         patterns: &[
             sure(r"no suitable gid found"),
-            // The same is printed where the port is down.
+            // The same is printed if the port is down.
             likely(r"failed to open device \S+ on port .{0,10}with gid -?\d+"),
             likely(r"uct_iface_open\((rc|dc|ud)\w*/\S*\).{0,40}address not valid"),
             sure(r"failed to query gid \d+"),
@@ -585,7 +585,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"\btcp_ep\b.{0,60}\b(send|recv)\w*\(\d+\) failed|\bunexpected ucx error: (endpoint timeout|connection reset)",
             ),
-            // What EFA's device says of a peer whose process or queue is gone.
+            // What EFA's device reports about a peer whose process or queue is gone.
             likely(r"\bunexpected status received from remote\b|\b(destination qpn|address handle) (invalid|does not exist)\b|\binvalid address handle on remote\b|\bbad_dest_qpn\b"),
         ],
         remedies: &[
