@@ -1,4 +1,4 @@
-//! Where the suite finds its devices.
+//! The devices that the suite runs on.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use gdr_rdma::{AckTimeout, ConnectionOptions, Device, Mtu, WcStatus};
 
 use crate::side::{Side, connect};
 
-/// Two devices that reach each other, which each test opens again.
+/// Two devices that can reach each other. Each test opens them again.
 pub struct Bench<'a> {
     near: &'a dyn Fn() -> Device,
     far: &'a dyn Fn() -> Device,
     options: ConnectionOptions,
-    /// The status of a request whose message is longer than its receive.
+    /// Status of a request whose message is longer than its receive.
     pub(crate) long_message: WcStatus,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Debug for Bench<'_> {
 }
 
 impl<'a> Bench<'a> {
-    /// Creates a bench of the devices that `near` and `far` open: requests go from the first to the second.
+    /// Creates a bench of the devices that `near` and `far` open. Requests go from the first to the second.
     pub fn new(near: &'a dyn Fn() -> Device, far: &'a dyn Fn() -> Device) -> Self {
         let mut options = ConnectionOptions::new(Mtu::B4096);
         // Half a second, and eight times that: a software NIC that gets no CPU for long has not failed.

@@ -24,7 +24,7 @@ pub fn a_wrong_key_is_refused_and_places_nothing(bench: &Bench<'_>) {
             let request = operation(WrId(0), wrong.at(0)).segment(whole);
             a.pair.post_send(request).unwrap();
             assert_eq!(a.status(), WcStatus::RemoteAccess);
-            // The kernel's rxe changes it a moment after the completion.
+            // rxe changes the state a moment after the completion.
             wait_until(|| a.pair.state() == State::Error);
             assert!(bytes(&target) == before);
         }
@@ -54,7 +54,7 @@ pub fn a_range_beyond_the_region_is_refused_and_places_nothing(bench: &Bench<'_>
             a.pair.post_send(request).unwrap();
             assert_eq!(a.status(), WcStatus::RemoteAccess, "{offset} {len}");
             assert!(bytes(&target) == before.1, "{offset} {len}: written");
-            // The first part of a long READ, which is several for the peer, may have been right.
+            // A long READ is several to the peer, and the first part may have succeeded.
             if len <= 1024 {
                 assert!(bytes(&local) == before.0, "{offset} {len}: read");
             }
@@ -175,7 +175,7 @@ pub fn a_receive_posted_late_still_gets_the_message(bench: &Bench<'_>) {
 
 pub fn a_silent_peer_exhausts_the_retries_and_later_requests_are_flushed(bench: &Bench<'_>) {
     let (a, b) = bench.sides_with(|options| {
-        // 16.8 ms, four times. The specification allows four times as much.
+        // Four attempts of 16.8 ms. The specification allows four times as long.
         options.timeout = AckTimeout::new(12);
         options.retry_count = RetryCount::new(3);
     });
@@ -189,7 +189,7 @@ pub fn a_silent_peer_exhausts_the_retries_and_later_requests_are_flushed(bench: 
     assert_eq!(a.status(), WcStatus::RetryExceeded);
     let waited = start.elapsed();
     assert!(waited >= Duration::from_millis(48), "{waited:?}");
-    // The engine may be kept from a CPU for long.
+    // The engine may have to wait long for a CPU.
     assert!(waited < Duration::from_secs(20), "{waited:?}");
     assert_eq!([a.status(), a.status()], [WcStatus::WrFlushed; 2]);
     let late = SendRequest::send(WrId(4)).inline(&[]);

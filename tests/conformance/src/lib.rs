@@ -1,8 +1,7 @@
-//! One suite for the devices of every provider of gdr-rdma: what a program may rely on wherever its
-//! queue pairs are. [`conformance!`] makes a test of each function of the suite, for the devices of one
-//! [`Bench`].
+//! One suite for the devices of every provider of gdr-rdma: what a program may rely on wherever its queue pairs are.
+//! [`conformance!`] makes a test from each function of the suite, for the devices of one [`Bench`].
 //!
-//! [`Side`] is what the suite and other tests of these devices are written with. A failure panics.
+//! The suite, and other tests of these devices, are written with [`Side`]. A failure panics.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -23,8 +22,7 @@ pub use bench::Bench;
 pub use pattern::{bytes, fill, pattern};
 pub use side::{FIRST, SECOND, Side, V6, connect, soft, soft_with, soon, wait_until};
 
-/// Makes a test of each function of the suite. `run` calls the function that it is given with one bench
-/// or several.
+/// Makes a test from each function of the suite. `run` calls the function that it is given with one or more benches.
 #[macro_export]
 macro_rules! conformance {
     ($(#[$attribute:meta])* $run:path) => {

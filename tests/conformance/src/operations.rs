@@ -1,10 +1,10 @@
-//! Every operation, where all goes well.
+//! Every operation, in the case of success.
 
 use gdr_rdma::{AtomicOp, Immediate, RecvRequest, SendRequest, WcOpcode, WrId};
 
 use crate::{Bench, bytes, fill, wait_until};
 
-/// Sizes around packets, segmented sends and windows.
+/// Sizes around the boundaries of packets, segmented sends and windows.
 const SIZES: [usize; 15] = [
     1, 2, 3, 255, 1023, 1024, 1025, 4095, 4096, 4097, 8192, 61_440, 65_537, 262_144, 1_048_577,
 ];
@@ -64,7 +64,7 @@ pub fn messages_fill_receives_in_order_with_their_immediates(bench: &Bench<'_>) 
     let (source, target) = (a.memory(10_000), b.memory(20_000));
     let sent = fill(&source, 3);
     for n in 0..2 {
-        // Two segments each: scattered as gathered.
+        // Two segments each, scattered in the same way as gathered.
         let first = target.segment(n * 10_000, 17).unwrap();
         let second = target.segment(n * 10_000 + 17, 9983).unwrap();
         let receive = RecvRequest::new(WrId(n)).segment(first).segment(second);
@@ -176,7 +176,7 @@ pub fn a_fenced_request_sends_the_bytes_of_an_earlier_read(bench: &Bench<'_>) {
     assert!(bytes(&copy) == kept);
 }
 
-/// Twenty of each kind, so that more READs are posted than can be outstanding.
+/// Twenty of each kind, so that more READs are posted than may be outstanding.
 pub fn sixty_requests_are_outstanding_at_once(bench: &Bench<'_>) {
     const LEN: u64 = 9000;
     const ALL: usize = 20 * LEN as usize;

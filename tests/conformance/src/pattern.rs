@@ -2,7 +2,7 @@
 
 use gdr_rdma::MemoryRegion;
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ from place to place.
 #[must_use]
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)

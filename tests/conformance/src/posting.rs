@@ -67,7 +67,7 @@ pub fn a_list_is_posted_up_to_the_first_request_that_is_refused(bench: &Bench<'_
 
 pub fn an_endless_list_is_refused_when_the_queue_is_full(bench: &Bench<'_>) {
     let (a, b) = bench.sides();
-    // So long that none ends while others are posted.
+    // Long enough that none ends while others are posted.
     let (source, target) = (a.memory(128 << 10), b.memory(128 << 10));
     let endless = iter::repeat_with(|| crate::side::write(&source, target.remote().at(0)));
     let refusal = a.pair.post_sends(endless).expect_err("128 at most");
@@ -85,7 +85,7 @@ pub fn a_list_that_is_refused_in_part_keeps_the_regions_of_what_was_posted(bench
     let sent = [fill(&one, 1), fill(&one, 1), fill(&other, 2)];
     let segments = [&one, &one, &other].map(|region| region.segment(0, 64).unwrap());
     drop((one, other));
-    // All wait for receives. The last that is posted and the one that is refused are of one region, or of two.
+    // All wait for receives. The last posted request and the refused one use one region, or two.
     for skipped in 0..3 {
         let endless = segments.iter().cycle().skip(skipped).cloned();
         let sends = endless.map(|segment| SendRequest::send(WrId(0)).segment(segment));
@@ -177,7 +177,7 @@ pub fn a_prepared_request_is_posted_as_often_as_wanted_and_keeps_its_memory(benc
         .prepare(write().segment(target.segment(0, 8).unwrap()));
     let foreign = foreign.unwrap_err();
     assert!(matches!(foreign, Error::Nic(NicError::Foreign(_))));
-    // Checked when it is prepared, or when it is posted.
+    // Checked either when prepared or when posted.
     let long = a.pair.prepare(write().inline(&[1; 100_000]));
     let long = long.and_then(|mut long| long.post()).unwrap_err();
     assert!(is_too_long(&long), "{long}");

@@ -13,7 +13,7 @@ pub const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 pub const SECOND: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-/// Nothing here takes a noticeable part of this; a test that hits it is stuck.
+/// Returns a deadline that nothing here approaches: a test that hits it is stuck.
 #[must_use]
 pub fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
@@ -28,7 +28,7 @@ pub fn wait_until(what: impl Fn() -> bool) {
     }
 }
 
-/// Opens a device of the software NIC on a free port. `None`, loudly, where this machine lacks the address.
+/// Opens a device of the software NIC on a free port. If this machine lacks the address, says so and returns `None`.
 #[must_use]
 pub fn soft(address: IpAddr) -> Option<Device> {
     soft_with(SoftOptions::new(address).port(0), address)
@@ -47,7 +47,7 @@ pub fn soft_with(options: SoftOptions, address: IpAddr) -> Option<Device> {
     }
 }
 
-/// A queue pair with all that it needs.
+/// A queue pair, with everything it needs.
 #[derive(Debug)]
 pub struct Side {
     pub pair: QueuePair,
@@ -57,7 +57,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// Creates a queue pair of a new device of the software NIC. `None` as from [`soft`].
+    /// Creates a queue pair of a new device of the software NIC. Returns `None` like [`soft`].
     #[must_use]
     pub fn soft(address: IpAddr) -> Option<Self> {
         soft(address).map(Self::on)
@@ -77,7 +77,7 @@ impl Side {
         }
     }
 
-    /// Another queue pair, whose completions are in the same queue.
+    /// Creates another queue pair, whose completions go to the same queue.
     #[must_use]
     pub fn another(&self) -> QueuePair {
         let options = QueuePairOptions::new(&self.queue);
@@ -90,7 +90,7 @@ impl Side {
         self.device.name().to_owned()
     }
 
-    /// Registered host memory for every use.
+    /// Registers host memory for every use.
     #[must_use]
     pub fn memory(&self, len: usize) -> MemoryRegion {
         self.memory_for(len, Access::all())

@@ -1,4 +1,4 @@
-//! The control of the library by a test.
+//! A test's control of the library.
 
 use std::ffi::{OsString, c_void};
 use std::fs;
@@ -47,7 +47,7 @@ impl Fake {
     /// Returns the path of the built library, for `GDR_LIBIBVERBS` of a program under test.
     pub fn library() -> PathBuf {
         let test = std::env::current_exe().expect("a running program has a path");
-        // Cargo builds all crate types of a library before the tests that depend on it, in one folder.
+        // Cargo builds all crate types of a library before the tests that depend on it, in the same folder.
         let library = test.with_file_name(NAME);
         assert!(library.exists(), "{} was not built", library.display());
         library
@@ -82,13 +82,13 @@ impl Fake {
     fn open(path: PathBuf, folder: Option<TempDir>) -> Self {
         static ADDRESS: Once = Once::new();
         if std::env::var_os(NICS).is_none() {
-            // SAFETY: the standard library locks the environment, and no library that a test has loaded
-            // so far reads it by itself.
+            // SAFETY: the standard library locks the environment, and no library that a test has loaded so far reads it
+            // directly.
             ADDRESS.call_once(|| unsafe { std::env::set_var(NICS, address()) });
         }
         // SAFETY: the fake behaves like libibverbs.
         let verbs = unsafe { Verbs::open(&path) }.expect("the fake is loaded");
-        // SAFETY: its initializers have run already.
+        // SAFETY: its initializers have already run.
         let library = unsafe { Library::new(&path) }.expect("the fake is loaded");
         Self {
             path,

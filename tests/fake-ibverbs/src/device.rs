@@ -26,7 +26,7 @@ pub(crate) struct Device {
     pub(crate) gone: bool,
     pub(crate) fatal: bool,
     pub(crate) held: bool,
-    /// A call that destroys a queue pair destroys it and then blocks.
+    /// A call that destroys a queue pair blocks after destroying it.
     pub(crate) detains: bool,
     /// The status and vendor error of the next transfers.
     pub(crate) endings: VecDeque<(u32, u32)>,
@@ -102,7 +102,7 @@ pub(crate) struct Context {
     pub(crate) gid: ibv_gid,
 }
 
-/// Replaces the operations that the device does in another way, and removes those that it lacks.
+/// Replaces the operations that the device performs differently, and removes the ones that it lacks.
 fn set_operations(context: &mut verbs_context, spec: &DeviceSpec) {
     let ops = &mut context.context.ops;
     ops.poll_cq = Some(queue::poll_cq);
@@ -175,7 +175,7 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     })
 }
 
-/// Lists are short, and tests end soon: they are leaked.
+/// Leaks the list: lists are short, and tests end soon.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_free_device_list(_: *mut *mut ibv_device) {}
 

@@ -35,7 +35,7 @@ pub(crate) struct Events {
     unacknowledged: Vec<ibv_async_event>,
     /// Counts the raised events.
     count: OwnedFd,
-    /// What programs poll: readable while there are raised events, or events of the NIC.
+    /// Descriptor that programs poll: readable while there are raised events, or events of the NIC.
     readiness: OwnedFd,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Events {
 unsafe impl Send for Events {}
 
 impl Events {
-    /// Those beside the NIC's, which this descriptor announces.
+    /// Returns the events in addition to the NIC's, which this descriptor announces.
     pub(crate) fn beside(nic: c_int) -> Outcome<Self> {
         // SAFETY: the context of the descriptor was just opened.
         let nic = unsafe { BorrowedFd::borrow_raw(nic) };
@@ -77,7 +77,7 @@ impl Events {
 
     fn take(&mut self) -> Option<ibv_async_event> {
         while rustix::io::read(&self.count, &mut [0; 8]).is_ok() {
-            // Without one, it was an event of an object that was destroyed.
+            // If there is none, it was an event of an object that was destroyed.
             if let Some(event) = self.raised.pop_front() {
                 self.unacknowledged.push(event);
                 return Some(event);
@@ -144,7 +144,7 @@ unsafe extern "C" fn ibv_get_async_event(
                 unsafe { event.write(raised) };
                 return Ok(());
             }
-            // Without the lock, because the NIC may wait for a lock of its own.
+            // Release the lock first, because the NIC may wait for its own.
             drop(library);
             // SAFETY: the contract of this function; the context is open.
             match unsafe { nic().ibv_get_async_event(context, event) }.map_err(errno_of) {
