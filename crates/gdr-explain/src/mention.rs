@@ -1,5 +1,5 @@
-//! Tells whether a line reports an error or merely mentions it: a manual, an alert rule, a commit message, source code,
-//! a search, a counter at zero.
+//! Decides whether a line reports an error or merely mentions it: a manual, an alert rule, a commit message, source
+//! code, a search, a counter at zero.
 
 use std::ops::Range;
 

@@ -134,7 +134,7 @@ fn own(bytes: u64) -> Outcome {
                 thread::sleep(PAUSE);
             }
         });
-        // One reader that is asleep when woken, and one that polls.
+        // One reader that sleeps when it is woken, and one that polls.
         let waited = child(&["wait", "50"]).and_then(|()| child(&["wait", "2000"]));
         stop.store(true, Ordering::Relaxed);
         waited

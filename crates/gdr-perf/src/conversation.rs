@@ -83,8 +83,8 @@ impl Conversation {
         Ok(self.session.watch()?)
     }
 
-    /// Tells the peer why this end cannot continue. If a transfer failed here because the peer had ended with a reason,
-    /// returns that reason as the error.
+    /// Sends the peer the reason why this end cannot continue. If a transfer failed here because the peer had ended
+    /// with a reason, returns that reason as the error.
     pub(crate) fn conclude<T>(&mut self, outcome: Result<T>) -> Result<T> {
         let error = match outcome {
             Ok(value) => return Ok(value),

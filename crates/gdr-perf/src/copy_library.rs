@@ -44,10 +44,10 @@ impl CopyLibrary {
                 None => Error::CopyLibrary { why, file },
             }
         };
-        // SAFETY: the user who names the library vouches for its initializers.
+        // SAFETY: the user who names the library guarantees that its initializers are sound.
         let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) }.map_err(error)?;
         let function = |name: &CStr| {
-            // SAFETY: the documentation states the required type, and the user vouches for it.
+            // SAFETY: the documentation states the required type, and the user guarantees it.
             let found = unsafe { library.get::<CopyFunction>(name) };
             found.map(|symbol| *symbol).map_err(error)
         };
@@ -81,7 +81,7 @@ impl CopyLibrary {
         len: usize,
     ) -> Result<()> {
         let mapped = mapping.as_ptr().wrapping_add(offset as usize);
-        // SAFETY: the caller guarantees both ranges; the user vouches for the functions.
+        // SAFETY: the caller guarantees both ranges; the user guarantees the functions.
         let status = unsafe {
             match direction {
                 CopyDirection::ToGpu => (self.to_mapping)(mapped.cast(), host.cast(), len),

@@ -349,7 +349,7 @@ fn writes_to(
 fn a_failed_write_is_the_cause_though_the_peer_says_nothing_more() {
     let report = writes_to(dead_endpoint(), STEP, |session| {
         session.receive(soon()).unwrap();
-        // It is told the cause, too.
+        // It gets the cause, too.
         let error = session.receive(soon()).unwrap_err().to_string();
         assert!(error.contains("RETRY_EXC_ERR"), "{error}");
     })

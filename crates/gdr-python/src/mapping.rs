@@ -204,8 +204,8 @@ impl Mapping {
         Ok(out)
     }
 
-    /// Copies all bytes of `src` (bytes, a NumPy array, a CPU tensor) to `offset`. On return they are on their way to
-    /// the GPU, in order; kernels launched from now on see them.
+    /// Copies all bytes of `src` (bytes, a NumPy array, a CPU tensor) to `offset`. On return they are in flight to the
+    /// GPU, in order; kernels launched from now on see them.
     #[pyo3(signature = (src, /, *, offset = 0))]
     fn write(&self, py: Python<'_>, src: &Bound<'_, PyAny>, offset: usize) -> PyResult<()> {
         Access::ReadWrite.check_within(self.access)?;

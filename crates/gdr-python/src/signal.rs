@@ -85,7 +85,7 @@ impl Word {
     }
 }
 
-/// Tells the CPU how far a stream has come, without calling the driver.
+/// Shows the CPU how far a stream has come, without calling the driver.
 ///
 /// record() queues a write of a number on a stream; wait() polls for it in host memory.
 #[pyclass(frozen, module = "gdr")]

@@ -66,7 +66,7 @@ fn set_up(server: &Security, client: &Security) -> [Result<Session>; 2] {
         let accepted = accepted.join().unwrap().unwrap();
         let accepted = match failures.try_recv() {
             Err(_) => Ok(accepted),
-            // The text tells which failure it was.
+            // The text shows which failure it was.
             Ok(failure) if failure.contains("has a different shared key") => {
                 Err(HandshakeError::WrongKey.into())
             }

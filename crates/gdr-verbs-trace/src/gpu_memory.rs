@@ -1,4 +1,4 @@
-//! Tells which memory belongs to a GPU.
+//! Finds out which memory belongs to a GPU.
 
 use gdr_cuda::{Cuda, DevicePtr, Driver, Ordinal, PointerKind};
 use gdr_trace::layout::flag;

@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     unsafe { create(attr.cast(), || real(context, attr)) }
 }
 
-/// Tells the rules that the size may have changed: they know it only from creation.
+/// Records that the size may have changed: the rules know it only from creation.
 ///
 /// # Safety
 /// As for `ibv_modify_srq`.

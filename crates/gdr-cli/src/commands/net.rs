@@ -174,7 +174,7 @@ struct RankReport {
     /// The signal that ended it.
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
-    /// Whether it was told to end.
+    /// Whether it was asked to end.
     stopped: bool,
     seconds: f64,
 }
@@ -225,7 +225,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
 }
 
 /// Returns the greatest status of the ranks that ended by themselves. If those are all 0, considers the ranks that were
-/// told to end.
+/// asked to end.
 fn worst(endings: &[Ending]) -> Exit {
     let of = |was_asked| {
         let some = endings

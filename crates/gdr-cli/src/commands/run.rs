@@ -135,8 +135,8 @@ pub(crate) struct DeviceOptions {
     /// Capture the devices' packets in this file, for Wireshark and tcpdump
     ///
     /// The file has the format that `tcpdump -i any` writes, and contains every RoCEv2 packet that the program's
-    /// devices sent or received. Capturing needs no privileges. Packets sent through shared memory appear as UDP packets,
-    /// and carry their payload even where the receiver would otherwise read it from the sender's memory.
+    /// devices sent or received. Capturing needs no privileges. Packets sent through shared memory appear as UDP
+    /// packets, and carry their payload even where the receiver would otherwise read it from the sender's memory.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 }

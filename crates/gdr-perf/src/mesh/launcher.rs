@@ -33,7 +33,7 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// What a launcher tells a process.
+/// What a launcher passes to a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The launcher that started it.

@@ -81,7 +81,7 @@ pub(super) enum Immediates {
 enum Marks {
     /// The peer watches its memory, or compares it.
     Read,
-    /// The completion of a receive tells the peer all it needs.
+    /// The completion of a receive is all that the peer needs.
     Unread,
 }
 

@@ -10,7 +10,7 @@
 An ObjectServer serves named tensors to other processes, which a Link reads, writes and follows by RDMA.
 gdr.torch does this for whole PyTorch models; it must be imported explicitly.
 
-map() does not wait for streams; a Signal tells how far a stream has come. The GPU is simulated if
+map() does not wait for streams; a Signal shows how far a stream has come. The GPU is simulated if
 GDR_BACKEND=sim is set in the environment, and never otherwise.
 """
 

@@ -38,7 +38,7 @@ enum State {
     Proof(SessionKey),
     /// All was received.
     Done(Option<SessionKey>),
-    /// The end of the connection, in which the client is told why it is not a peer. The client asks the kernel for the
+    /// The end of the connection, in which the client receives why it is not a peer. The client asks the kernel for the
     /// owner of this side's socket, which has an owner only while it is open.
     End(HandshakeError),
 }

@@ -14,7 +14,7 @@
 //! not a peer.
 //!
 //! Every step has a deadline. The set-up can be authenticated, but RDMA itself cannot: its packets are neither
-//! encrypted nor authenticated, and any host that can read them learns the region keys.
+//! encrypted nor authenticated, and any host that can read them gets the region keys.
 
 mod auth;
 mod handshake;

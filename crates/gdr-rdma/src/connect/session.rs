@@ -179,8 +179,7 @@ impl Session {
         self.key.is_some()
     }
 
-    /// Sends `ours` to the peer and receives the peer's information. If this side refuses that, the peer is told the
-    /// reason.
+    /// Sends `ours` to the peer and receives the peer's information. If this side refuses that, it sends the reason.
     ///
     /// # Errors
     /// [`HandshakeError::Mtu`] if the path MTUs differ; [`HandshakeError::OtherAddress`] if the peer

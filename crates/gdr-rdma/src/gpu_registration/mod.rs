@@ -1,7 +1,7 @@
 //! Registration of GPU memory with a kernel device.
 //!
 //! A registration can succeed although transfers through it fail. Therefore each is verified by a transfer from the
-//! device to itself, and the next method is tried if that fails. Then the device is told how to flush its writes to
+//! device to itself, and the next method is tried if that fails. Then the device is given a way to flush its writes to
 //! that memory.
 
 mod flush;

@@ -265,7 +265,7 @@ pub(crate) fn pair_destroyed(qp: *mut ibv_qp) {
     }
 }
 
-/// Tells the shadow that the library has accepted these attributes.
+/// Records that the library has accepted these attributes.
 pub(crate) fn pair_modified(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_int) {
     let Some(mut state) = state() else {
         return;
@@ -307,7 +307,7 @@ pub(crate) fn shared_queue_destroyed(srq: *mut ibv_srq) {
     }
 }
 
-/// Tells the shadow about a completion queue that was created or resized.
+/// Records a completion queue that was created or resized.
 ///
 /// # Safety
 /// `cq` is valid.
@@ -352,7 +352,7 @@ pub(crate) fn armed(cq: *mut ibv_cq) {
     }
 }
 
-/// Tells the shadow that the program is about to wait for an event.
+/// Records that the program is about to wait for an event.
 ///
 /// # Safety
 /// The channel is open.
@@ -404,7 +404,7 @@ pub(crate) struct Polled {
     pub(crate) opcode: Option<ibv_wc_opcode>,
 }
 
-/// Tells the shadow about completions that the program is about to get.
+/// Records completions that the program is about to get.
 pub(crate) fn polled(
     context: *mut ibv_context,
     cq: *mut ibv_cq,

@@ -408,7 +408,7 @@ fn has_joined(host: Host, group: Ipv4Addr) -> anyhow::Result<bool> {
     Ok(table.contains(&group))
 }
 
-/// Checks that the kernel ends the connections of a killed process, even one that was not answered yet. Nobody does
+/// Checks that the kernel ends the connections of a killed process, even one that was not answered yet. Nothing does
 /// that for a process of gdr.
 fn notice_killed_peer(client: Host, server: Host) -> anyhow::Result<()> {
     /// A request or answer that is repeated without success takes 52 seconds.

@@ -24,7 +24,7 @@ const CHARACTER: f64 = 6.7;
 /// Length and height of the scale.
 const SCALE: (f64, f64) = (240.0, 12.0);
 
-/// Shares of the expected rate and their colours, which can also be told apart with red-green colour blindness.
+/// Shares of the expected rate and their colours, distinguishable with red-green colour blindness.
 const COLORS: [(f64, [f64; 3]); 4] = [
     (0.0, [127.0, 39.0, 4.0]),
     (0.5, [241.0, 145.0, 67.0]),

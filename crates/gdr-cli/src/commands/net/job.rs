@@ -42,7 +42,7 @@ enum Event {
 pub(super) struct Ending {
     pub(super) ended: Ended,
     pub(super) after: Duration,
-    /// Whether it was told to end, because another rank had failed or a signal arrived.
+    /// Whether it was asked to end, because another rank had failed or a signal arrived.
     pub(super) was_asked: bool,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Job {
     streams: usize,
     output: Stream,
     started: Instant,
-    /// How long ranks may continue after they were told to end.
+    /// How long ranks may continue after they were asked to end.
     grace: Duration,
     phase: Phase,
 }
@@ -85,7 +85,7 @@ pub(super) struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// They were told to end, and are killed at this time.
+    /// They were asked to end, and are killed at this time.
     Ending(Instant),
     Killed,
 }
