@@ -153,7 +153,14 @@ impl QueuePair<Connection> {
     /// # Errors
     /// [`Error::Post`](crate::Error::Post), [`Error::ForkedChild`](crate::Error::ForkedChild); the request was not posted.
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<()> {
-        self.engine()?.post_send(self.qpn(), request)
+        let engine = self.engine()?;
+        match engine.begin_post(self.qpn(), request) {
+            Some(call) => {
+                let post = |queue: &mut SendQueue<'_, Connection>| queue.push(request);
+                Ok(engine.post_sends(call, self.qpn(), post)??)
+            }
+            None => Ok(()),
+        }
     }
 
     /// From RESET to INIT. The peer is allowed `access` at most.

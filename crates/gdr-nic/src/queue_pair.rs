@@ -159,7 +159,8 @@ impl<S: Service> QueuePair<S> {
     /// # Errors
     /// [`Error::ForkedChild`].
     pub fn post_sends<T>(&self, post: impl FnOnce(&mut SendQueue<'_, S>) -> T) -> Result<T> {
-        self.engine()?.post_sends(self.qpn, post)
+        let engine = self.engine()?;
+        engine.post_sends(engine.begin_posts(), self.qpn, post)
     }
 
     /// Runs `post` on the receive queue while the engine is locked.

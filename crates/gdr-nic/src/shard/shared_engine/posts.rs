@@ -4,12 +4,10 @@ use gdr_process::lock::try_lock;
 use gdr_roce::{Qpn, SendRequest, State};
 
 use super::{EngineGuard, SharedEngine};
-use crate::connection::Connection;
 use crate::error::Result;
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::SendQueue;
 use crate::service::Service;
-use crate::shard::intake::Terms;
 use crate::shard::left_send::LeftSend;
 use crate::shard::qp_context::IntakeUse;
 use crate::shard::qp_table::unknown_qp;
@@ -17,46 +15,61 @@ use crate::shard::qp_table::unknown_qp;
 /// The intake of a queue pair whose poster had to wait for the engine.
 const WAITED: IntakeUse = IntakeUse::Open { unused: 0 };
 
+/// A call that has the engine to post to it.
+pub(crate) struct PostingCall<'a> {
+    engine: EngineGuard<'a>,
+    begin: u64,
+    /// It is the one that opens the intake, unless this is closed.
+    intake: IntakeUse,
+}
+
 impl SharedEngine {
+    /// Begins a call that posts.
+    pub(crate) fn begin_posts(&self) -> PostingCall<'_> {
+        PostingCall {
+            // A long list, and a wait for the lock, are a part of the call: the program does not compute then.
+            begin: self.clock().now(),
+            engine: self.lock(),
+            intake: IntakeUse::Closed,
+        }
+    }
+
+    /// Begins a call that posts this request of a connection, unless it was left to the thread that has the engine's
+    /// lock: a short one is, if there is such a thread.
+    pub(crate) fn begin_post(
+        &self,
+        qpn: Qpn,
+        request: &SendRequest<'_>,
+    ) -> Option<PostingCall<'_>> {
+        let begin = self.clock().now();
+        let (engine, intake) = match try_lock(&self.engine) {
+            Some(engine) => (self.guard(engine), IntakeUse::Closed),
+            None if self
+                .intake
+                .leave(qpn.get(), |terms| LeftSend::of(request, terms)) =>
+            {
+                self.callers.begin(begin);
+                self.serve_intake();
+                self.callers.end(self.clock().now());
+                return None;
+            }
+            None => (self.lock(), WAITED),
+        };
+        Some(PostingCall {
+            engine,
+            begin,
+            intake,
+        })
+    }
+
     /// Runs `post` on the send queue of a queue pair, and sends what it posted.
     pub(crate) fn post_sends<S: Service, T>(
         &self,
+        call: PostingCall<'_>,
         qpn: Qpn,
         post: impl FnOnce(&mut SendQueue<'_, S>) -> T,
     ) -> Result<T> {
-        // A long list, and a wait for the lock, are a part of the call: the program does not compute then.
-        let begin = self.clock().now();
-        self.post_locked(self.lock(), begin, qpn, post, IntakeUse::Closed)
-    }
-
-    /// Posts a request of a connection. A short one is left to the thread that has the engine's lock, if there is one.
-    pub(crate) fn post_send(&self, qpn: Qpn, request: &SendRequest<'_>) -> Result<()> {
-        let begin = self.clock().now();
-        let post = |queue: &mut SendQueue<'_, Connection>| queue.push(request);
-        if let Some(engine) = try_lock(&self.engine) {
-            let engine = self.guard(engine);
-            return Ok(self.post_locked(engine, begin, qpn, post, IntakeUse::Closed)??);
-        }
-        let leave = |terms: &Terms| LeftSend::of(request, terms);
-        if self.intake.leave(qpn.get(), leave) {
-            self.callers.begin(begin);
-            self.serve_intake();
-            self.callers.end(self.clock().now());
-            return Ok(());
-        }
-        Ok(self.post_locked(self.lock(), begin, qpn, post, WAITED)??)
-    }
-
-    /// Runs `post` on the send queue of a queue pair of the locked engine, and sends what it posted. It is the one that
-    /// opens the intake, unless `intake` is closed.
-    fn post_locked<S: Service, T>(
-        &self,
-        mut engine: EngineGuard<'_>,
-        begin: u64,
-        qpn: Qpn,
-        post: impl FnOnce(&mut SendQueue<'_, S>) -> T,
-        intake: IntakeUse,
-    ) -> Result<T> {
+        let mut engine = call.engine;
         let before = engine.close_intake(qpn);
         let Some(qp) = engine.schedule(qpn) else {
             return Err(unknown_qp(State::ReadyToSend));
@@ -66,7 +79,7 @@ impl SharedEngine {
             return Err(unknown_qp(State::ReadyToSend));
         };
         let outcome = post(&mut queue);
-        match (intake, before) {
+        match (call.intake, before) {
             (IntakeUse::Open { unused }, _) => engine.open_intake(qpn, unused),
             (IntakeUse::Closed, IntakeUse::Open { unused }) => engine.open_intake(qpn, unused + 1),
             (IntakeUse::Closed, IntakeUse::Closed) => {}
@@ -74,7 +87,7 @@ impl SharedEngine {
         let Some(mut engine) = self.lock_of_caller(engine, left_to_thread) else {
             return Ok(outcome);
         };
-        self.callers.begin(begin);
+        self.callers.begin(call.begin);
         let now = self.clock().now();
         if engine.may_defer(qpn) {
             self.callers.end(now);
@@ -144,6 +157,7 @@ mod tests {
 
     use super::*;
     use crate::completion_queue::CompletionQueue;
+    use crate::connection::Connection;
     use crate::device::Device;
     use crate::error::Error;
     use crate::loopback::{self, connect, message, post_receive};
