@@ -45,7 +45,7 @@ mod segment {
 
     use super::header::Header;
     use super::primitives::AtomicU32;
-    use super::ring::LINE;
+    use super::ring::{FetchedTo, LINE};
 
     /// Room for two of the longest records.
     const LINES: usize = 4;
@@ -72,6 +72,8 @@ mod segment {
         pub(super) fn word(&self, offset: usize) -> Option<&AtomicU32> {
             self.words.get(offset / LINE)
         }
+
+        pub(super) fn fetch(&self, _: usize, _: FetchedTo) {}
 
         pub(super) fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
             let start = NonNull::new(self.bytes.get().cast::<u8>())?;
@@ -144,13 +146,14 @@ fn no_wake_up_is_lost_and_what_was_written_before_a_record_is_seen() {
             add(&mut producer, &doorbells[1]);
         }
         written.store(2, Relaxed);
+        assert!(!producer.flush(), "nothing sleeps");
         let sender = {
             let (written, [record, room]) = (Arc::clone(&written), doorbells.clone());
             thread::spawn(move || {
                 for n in 3..=N {
                     written.store(n, Relaxed);
                     add(&mut producer, &room);
-                    if producer.must_wake() {
+                    if producer.flush() {
                         record.notify();
                     }
                 }
@@ -165,6 +168,37 @@ fn no_wake_up_is_lost_and_what_was_written_before_a_record_is_seen() {
                 room.notify();
             }
         }
+        sender.join().expect("no panic");
+    });
+}
+
+#[test]
+fn records_that_are_shown_together_are_there_with_the_first() {
+    check(2, |segment: Arc<Segment>| {
+        let written = Arc::new(AtomicU32::new(0));
+        let doorbells = [Arc::new(Doorbell::new()), Arc::new(Doorbell::new())];
+        let sender = {
+            let (segment, written) = (Arc::clone(&segment), Arc::clone(&written));
+            let [record, room] = doorbells.clone();
+            let mut producer = Producer::new(segment, LEN);
+            thread::spawn(move || {
+                for n in 1..=3 {
+                    written.store(n, Relaxed);
+                    add(&mut producer, &room);
+                }
+                if producer.flush() {
+                    record.notify();
+                }
+            })
+        };
+        let mut consumer = Consumer::new(segment, LEN);
+        // The first one is shown before the others.
+        for least in [1, 3] {
+            assert_eq!(take(&mut consumer, &doorbells[0]), Record::Whole(LEN));
+            assert!(written.load(Relaxed) >= least);
+        }
+        let third = consumer.take(&mut [0; _], |_| false);
+        assert_eq!(third, Ok(Some(Record::Whole(LEN))));
         sender.join().expect("no panic");
     });
 }

@@ -655,8 +655,9 @@ impl Engine {
 
     /// Sends what was written to the wires.
     fn flush_wires(&mut self) {
+        // First what takes no system call.
+        self.rings.flush();
         self.wire.batch.send();
-        self.rings.wake_receivers();
     }
 
     /// Sends up to a quantum; returns whether there may be more.

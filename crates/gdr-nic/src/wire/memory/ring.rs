@@ -37,6 +37,19 @@ const REFERENCE_LEN: usize = 12;
 const SHORT: usize = 256;
 /// How much of a longer one is copied: more than the headers of any packet.
 const START: usize = 64;
+/// How many bytes of short records the producer shows together at most.
+const MOST_HIDDEN: u64 = 1024;
+/// How far before it writes them the producer fetches the cache lines of short records.
+const AHEAD: u64 = 512;
+/// In how many parts the consumer gives the room of a ring back.
+const PARTS: u64 = 8;
+/// For what a processor fetches a cache line.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FetchedTo {
+    Read,
+    Write,
+}
+
 /// The start of a record, or all of it.
 pub(super) type RecordStart = [u8; SHORT];
 
@@ -70,6 +83,22 @@ pub(super) struct Producer {
     tail: u64,
     /// How many of these the consumer had given back when this end looked last.
     head: u64,
+    batch: Batch,
+}
+
+/// The records that were added since the last [`Producer::flush`]. The consumer sees the first one at once, and the others
+/// later and together: if it took each at once, the cache line of the next one would move to its processor while that
+/// is written.
+#[derive(Debug)]
+enum Batch {
+    Empty,
+    /// The consumer sees all of them.
+    Shown,
+    /// The word of the one at `first` is not stored, and the consumer comes to none of those after it.
+    Hidden {
+        first: u64,
+        word: u32,
+    },
 }
 
 impl Producer {
@@ -80,12 +109,18 @@ impl Producer {
             most,
             tail: 0,
             head: 0,
+            batch: Batch::Empty,
         }
     }
 
+    /// Where the next record begins.
     fn offset(&self) -> usize {
+        self.offset_of(self.tail)
+    }
+
+    fn offset_of(&self, position: u64) -> usize {
         // The length of a ring is a power of two.
-        self.tail as usize & (self.segment.ring_len() - 1)
+        position as usize & (self.segment.ring_len() - 1)
     }
 
     /// How many bytes may be written, as far as is known.
@@ -144,9 +179,10 @@ impl Producer {
         }
     }
 
-    /// Adds a record with the first `len` bytes of [`Producer::room`].
+    /// Adds a record with the first `len` bytes of [`Producer::room`]. The consumer sees it after [`Producer::flush`], if
+    /// not before.
     pub(super) fn push(&mut self, len: usize) {
-        self.publish(len, PayloadBy::Copy);
+        self.add(len, PayloadBy::Copy);
     }
 
     /// Adds a record with the first `len` bytes of [`Producer::room`], whose payload is at `payload` in the memory of
@@ -158,28 +194,65 @@ impl Producer {
                 at.cast::<u64>().write_unaligned(payload.addr);
                 at.add(8).cast::<u32>().write_unaligned(payload.len);
             }
-            self.publish(len + REFERENCE_LEN, PayloadBy::Reference);
+            self.add(len + REFERENCE_LEN, PayloadBy::Reference);
         }
         self.tail
     }
 
-    fn publish(&mut self, len: usize, by: PayloadBy) {
-        let offset = self.offset();
+    fn add(&mut self, len: usize, by: PayloadBy) {
+        let (offset, position) = (self.offset(), self.tail);
         let len = len.min(self.most);
         let flag = match by {
             PayloadBy::Copy => 0,
             PayloadBy::Reference => REFERENCE,
         };
+        let word = len as u32 | flag;
         if let (Some(this), Some(next)) = (
             self.segment.word(offset),
             self.segment.word(offset + taken(len)),
         ) {
-            // Store this before the release below: otherwise the consumer would take old bytes after this
-            // record for a length.
+            // Stored before the release of `show`: otherwise the consumer would take old bytes after this record for a
+            // length.
             next.store(0, Ordering::Relaxed);
-            this.store(len as u32 | flag, Ordering::Release);
             self.tail += taken(len) as u64;
+            match self.batch {
+                // It may be the only one, for which the consumer waits.
+                Batch::Empty => {
+                    this.store(word, Ordering::Release);
+                    self.batch = Batch::Shown;
+                }
+                Batch::Shown => {
+                    let first = position;
+                    self.batch = Batch::Hidden { first, word };
+                }
+                Batch::Hidden { .. } => this.store(word, Ordering::Relaxed),
+            }
         }
+        if len <= SHORT {
+            for line in (0..taken(len)).step_by(LINE) {
+                let ahead = self.offset_of(self.tail + AHEAD + line as u64);
+                self.segment.fetch(ahead, FetchedTo::Write);
+            }
+        }
+        // Others are shown at once, with those before them: the consumer begins with them while this end goes on.
+        let is_short = len <= SHORT && by == PayloadBy::Copy;
+        let hidden = match &self.batch {
+            Batch::Hidden { first, .. } => self.tail - first,
+            Batch::Empty | Batch::Shown => 0,
+        };
+        if !is_short || hidden >= MOST_HIDDEN {
+            self.show();
+        }
+    }
+
+    /// Shows the consumer all records.
+    fn show(&mut self) {
+        if let Batch::Hidden { first, word } = self.batch
+            && let Some(place) = self.segment.word(self.offset_of(first))
+        {
+            place.store(word, Ordering::Release);
+        }
+        self.batch = Batch::Shown;
     }
 
     /// Makes all references void, without waiting for one that is being read.
@@ -192,8 +265,10 @@ impl Producer {
         &self.segment
     }
 
-    /// Whether the consumer must be woken for what was added. It is asked once after the last record.
-    pub(super) fn must_wake(&self) -> bool {
+    /// Shows the consumer all that was added; returns whether it must be woken for it.
+    pub(super) fn flush(&mut self) -> bool {
+        self.show();
+        self.batch = Batch::Empty;
         // The consumer stores that it sleeps, and then looks for records.
         fence(Ordering::SeqCst);
         let idle = self.segment.header().consumer_idle();
@@ -467,6 +542,13 @@ impl Consumer {
             Record::Whole(len)
         };
         self.advance(taken(len));
+        // The next record is often there already, and of the same length.
+        if len <= SHORT {
+            let next = self.next.offset();
+            for line in (0..taken(len)).step_by(LINE) {
+                self.next.segment.fetch(next + line, FetchedTo::Read);
+            }
+        }
         Ok(Some(record))
     }
 
@@ -512,19 +594,20 @@ impl Consumer {
         self.next.segment.header().refuse_references();
     }
 
-    /// Whether at least this many bytes were taken and not given back.
-    pub(super) fn has_taken(&self, bytes: u64) -> bool {
-        self.taken - self.given_back >= bytes
+    /// Whether so much was taken that its room is worth to be given back. The producer has the other parts of the ring
+    /// until then.
+    pub(super) fn owes_room(&self) -> bool {
+        self.taken - self.given_back >= self.next.segment.ring_len() as u64 / PARTS
     }
 
-    /// Gives the room of what was taken back, up to the record at `first`, which still waits; returns whether the producer
-    /// waits for it and must be woken.
+    /// Gives the room of what was taken back if it is worth it, up to the record at `first`, which still waits; returns
+    /// whether the producer waits for it and must be woken.
     pub(super) fn give_back(&mut self, first: Option<u64>) -> bool {
         let until = first
             .unwrap_or(self.taken)
             .clamp(self.given_back, self.taken);
         self.next.waits.store(first.is_some(), Ordering::Relaxed);
-        if self.given_back == until {
+        if self.given_back == until || !self.owes_room() {
             return false;
         }
         self.given_back = until;
@@ -588,6 +671,7 @@ mod tests {
         };
         room[..record.len()].copy_from_slice(record);
         producer.push(record.len());
+        producer.flush();
         true
     }
 
@@ -683,13 +767,13 @@ mod tests {
     fn a_consumer_that_sleeps_is_woken_once_and_a_producer_that_waits_as_well() {
         let (mut producer, mut consumer, _) = ends();
         add(&mut producer, &[1]);
-        assert!(!producer.must_wake(), "it does not sleep");
+        assert!(!producer.flush(), "it does not sleep");
         consumer.sleep();
-        assert!(producer.must_wake());
-        assert!(!producer.must_wake(), "it was woken");
+        assert!(producer.flush());
+        assert!(!producer.flush(), "it was woken");
         consumer.sleep();
         consumer.wake();
-        assert!(!producer.must_wake());
+        assert!(!producer.flush());
         while add(&mut producer, &[2; MOST]) {}
         while take(&mut consumer).is_some() {}
         assert!(!consumer.give_back(None), "it does not wait");
@@ -699,6 +783,53 @@ mod tests {
         while take(&mut consumer).is_some() {}
         assert!(consumer.give_back(None));
         assert_eq!(producer.has_room(), Ok(true));
+    }
+
+    /// Adds a record of this length, and does not flush.
+    fn push(producer: &mut Producer, len: usize) {
+        producer.room().unwrap().unwrap();
+        producer.push(len);
+    }
+
+    #[test]
+    fn short_records_are_shown_together_and_a_long_one_at_once_with_those_before_it() {
+        let (mut producer, mut consumer, _) = ends();
+        for _ in 0..2 {
+            push(&mut producer, 8);
+            assert!(take(&mut consumer).is_some(), "the first is shown at once");
+            push(&mut producer, 8);
+            push(&mut producer, 8);
+            assert!(!consumer.has_record());
+            producer.flush();
+            assert!(take(&mut consumer).is_some() && take(&mut consumer).is_some());
+        }
+        push(&mut producer, 8);
+        assert!(take(&mut consumer).is_some());
+        let together = MOST_HIDDEN as usize / LINE;
+        (1..together).for_each(|_| push(&mut producer, 8));
+        assert!(!consumer.has_record());
+        push(&mut producer, 8);
+        let shown = std::iter::from_fn(|| take(&mut consumer)).count();
+        assert_eq!(shown, together, "no more are kept");
+        push(&mut producer, 8);
+        push(&mut producer, SHORT + 1);
+        assert!(take(&mut consumer).is_some() && take(&mut consumer).is_some());
+    }
+
+    #[test]
+    fn room_is_given_back_in_parts_of_the_ring() {
+        let (mut producer, mut consumer, segment) = ends();
+        let head = || segment.header().head().load(Ordering::Relaxed);
+        let part = RING as u64 / PARTS;
+        for taken in (LINE as u64..).step_by(LINE) {
+            add(&mut producer, &[1]);
+            take(&mut consumer).unwrap();
+            consumer.give_back(None);
+            assert_eq!(head(), if taken < part { 0 } else { part });
+            if taken == part {
+                return;
+            }
+        }
     }
 
     #[test]

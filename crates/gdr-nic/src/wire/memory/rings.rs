@@ -24,8 +24,6 @@ use gdr_udp::ProcessFd;
 
 /// How many packets of one ring a poll takes.
 const QUANTUM: usize = 64;
-/// The part of a ring that a poll gives back before it has taken all that there is.
-const GIVE_BACK: u64 = 1 << 15;
 /// How many bytes of the memory of senders are read before what was received is acknowledged, and others have their turn.
 pub(crate) const MOST_READ: u32 = 1 << 18;
 
@@ -81,7 +79,7 @@ struct Outbound {
     exports: Arc<Exports>,
     /// Queue pairs that wait for room.
     waiting: Vec<u32>,
-    /// Packets were added since the receiver was last woken where it sleeps.
+    /// Packets were added since the last flush.
     is_touched: bool,
 }
 
@@ -448,7 +446,7 @@ impl Rings {
         }
     }
 
-    /// Sends the `len` bytes just written to the last [`Room::Free`].
+    /// Sends the `len` bytes just written to the last [`Room::Free`], at the latest by [`Rings::flush`].
     pub(crate) fn push(&mut self, len: usize) {
         if let Some(ring) = self.outbound.get_mut(self.at) {
             ring.producer.push(len);
@@ -485,11 +483,11 @@ impl Rings {
         }
     }
 
-    /// Wakes the receivers that sleep.
-    pub(crate) fn wake_receivers(&mut self) {
+    /// Shows the receivers what was pushed, and wakes those that sleep.
+    pub(crate) fn flush(&mut self) {
         for ring in &mut self.outbound {
             // Do this once after all packets of a poll, because a wake-up is a system call.
-            if std::mem::take(&mut ring.is_touched) && ring.producer.must_wake() {
+            if std::mem::take(&mut ring.is_touched) && ring.producer.flush() {
                 wake(&ring.doorbell);
             }
         }
@@ -604,8 +602,8 @@ impl Inbound {
                     break;
                 }
             }
-            // Give room back early, so that the sender has some while the rest is taken.
-            if self.consumer.has_taken(GIVE_BACK) {
+            // So that the sender has some while the rest is taken.
+            if self.consumer.owes_room() {
                 self.give_back(sink);
             }
         }

@@ -1,5 +1,6 @@
 //! The memory that two processes share for one direction of a ring.
 
+use std::arch::asm;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -10,7 +11,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::header::Header;
 use super::primitives::AtomicU32;
-use super::ring::LINE;
+use super::ring::{FetchedTo, LINE};
 
 /// How many bytes of a segment are before the ring.
 const HEADER: usize = 4096;
@@ -87,6 +88,36 @@ impl Segment {
         // SAFETY: the address is inside the mapping, aligned to a line, and the reference lives no longer than the
         // segment. Only atomic accesses go to it.
         Some(unsafe { at.cast().as_ref() })
+    }
+
+    /// Begins to move the cache line at `offset` to this processor, which reads or writes it soon. Nothing waits for that,
+    /// while the load or the store would.
+    pub(super) fn fetch(&self, offset: usize, to: FetchedTo) {
+        let Some(at) = self.at(offset, LINE) else {
+            return;
+        };
+        let at = at.as_ptr();
+        // SAFETY: a hint, which changes nothing and reads nothing, whatever the address.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            match to {
+                FetchedTo::Read => {
+                    asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+                }
+                FetchedTo::Write => {
+                    asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+                }
+            }
+            #[cfg(target_arch = "aarch64")]
+            match to {
+                FetchedTo::Read => {
+                    asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+                }
+                FetchedTo::Write => {
+                    asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+                }
+            }
+        }
     }
 
     /// How many bytes the ring has.
