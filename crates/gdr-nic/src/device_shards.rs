@@ -16,6 +16,7 @@ use crate::device_state::{DeviceState, OnEvent};
 use crate::ending_thread::EndingThread;
 use crate::error::{Error, Result};
 use crate::multicast::MulticastGroups;
+use crate::poller::Poller;
 use crate::shard::cpu_contention::CpuContention;
 use crate::shard::cq_entries::{CqEntries, CqProducer, Producers};
 use crate::shard::region_table::RegionTable;
@@ -289,7 +290,7 @@ impl DeviceShards {
                 let now = self.state.clock.now();
                 shards
                     .iter()
-                    .map(|shard| shard.engine.try_poll(now))
+                    .map(|shard| shard.engine.try_poll(Poller::Program, now))
                     .fold(false, |worked, polled| worked | (polled == Polled::Work))
             }
             _ => false,

@@ -87,6 +87,7 @@
 
 mod bounded_queue;
 mod buffer;
+mod cache_line;
 mod chaos;
 mod completion_queue;
 mod connection;
@@ -105,6 +106,7 @@ mod os;
 pub mod outstanding;
 mod packet_port;
 mod peer;
+mod poller;
 mod queue_pair;
 mod raw_packets;
 mod recv_queue;

@@ -49,15 +49,16 @@ impl CpuContention {
     /// a system call.
     fn record(&self, yielded: u64, has_switched: impl FnOnce() -> bool) -> u64 {
         // Check the clock first: most yields are short, and asking the kernel takes a system call.
+        let before = self.quiet.load(Ordering::Relaxed);
         let (quiet, lost) = match yielded > nanoseconds(SWITCH) && has_switched() {
             true => (0, yielded),
-            false => {
-                let quiet = self.quiet.load(Ordering::Relaxed) + 1;
-                // The count stops at the bound, so that it cannot wrap.
-                (quiet.min(QUIET_YIELDS), 0)
-            }
+            // The count stops at the bound, so that it cannot wrap.
+            false => ((before + 1).min(QUIET_YIELDS), 0),
         };
-        self.quiet.store(quiet, Ordering::Relaxed);
+        // Usually only a load, because a store would move the cache line from the other processors.
+        if quiet != before {
+            self.quiet.store(quiet, Ordering::Relaxed);
+        }
         lost
     }
 

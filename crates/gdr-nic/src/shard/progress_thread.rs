@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
 
 use crate::os::shorten_time_slice;
+use crate::poller::Poller;
 use crate::shard::caller_activity::Sampler;
 use crate::shard::clock::nanoseconds;
 use crate::shard::cpu_contention::{Cpu, CpuContention, LostTime, Yielded};
@@ -135,7 +136,7 @@ impl<'a> ProgressThread<'a> {
         // While this thread polls, the engine must not record it as sleeping, or others would wake it needlessly.
         self.wake_up();
         self.lost_time.poll(now);
-        if self.engine.try_poll(now) == Polled::Work {
+        if self.engine.try_poll(Poller::ProgressThread, now) == Polled::Work {
             return true;
         }
         // Work found by the program's threads counts as well; otherwise a peer would have to wake this thread for each

@@ -7,6 +7,7 @@ use gdr_process::lock;
 use gdr_roce::Access;
 
 use crate::buffer::Buffer;
+use crate::cache_line::CacheLine;
 use crate::error::Result;
 use crate::int_map::IntMap;
 use crate::os;
@@ -41,11 +42,6 @@ pub(crate) struct RegionTable {
     origin: ProcessId,
     tables: Box<[CacheLine<RwLock<Regions>>]>,
 }
-
-/// A value in cache lines of its own: two, as processors fetch pairs of them.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct CacheLine<T>(T);
 
 impl RegionTable {
     /// Returns empty tables of the process `origin` for this many shards.

@@ -18,10 +18,12 @@ use gdr_process::lock::{lock, try_lock};
 use gdr_roce::wire::Packet;
 use gdr_roce::{Capabilities, PacketBudget, Qpn, SharedReceiveQueue};
 
+use crate::cache_line::CacheLine;
 use crate::device_state::DeviceState;
 use crate::ending_thread::EndingThread;
 use crate::error::Result;
 use crate::os;
+use crate::poller::{PerPoller, Poller};
 use crate::retained;
 use crate::shard::caller_activity::CallerActivity;
 use crate::shard::clock::{Clock, nanoseconds};
@@ -57,7 +59,7 @@ const SPINS_FOR_PACKET: u32 = 16;
 /// How many idle polls there are for each that looks for datagrams while all connections have rings.
 const IDLE_POLLS_PER_UDP: u32 = 32;
 /// For how long a call of the program tries to lock the engine before it sleeps, and how many loops it
-/// spins between two tries.
+/// spins between two tries at most.
 const LOCK_SPIN: Duration = Duration::from_micros(50);
 const SPINS_PER_LOOK: u32 = 16;
 /// How many times the progress thread yields its CPU before it waits in the mutex.
@@ -95,42 +97,60 @@ pub(crate) enum Polled {
 }
 
 /// A shard of a device: an engine with what its users and its progress thread share.
+///
+/// What a thread writes in each call is in cache lines of its own, apart from what all read.
 pub(crate) struct SharedEngine {
     device: Arc<DeviceState>,
     /// Its place among the shards of the device.
     shard: usize,
-    engine: Mutex<Engine>,
+    engine: CacheLine<Mutex<Engine>>,
     /// What posters leave to the thread that has the engine's lock.
     intake: Arc<Intake<LeftSend>>,
     socket: Arc<Socket>,
     /// Shows whether packets came by rings.
     watches: Arc<Watches>,
-    /// How many idle polls there were since UDP was polled.
-    udp_skipped: AtomicU32,
     /// How many queue pairs it has.
     qps: AtomicUsize,
-    /// How many threads wait for the mutex in a call of the program. Threads that poll in a loop
-    /// let them go first, [`POLLS_GIVEN_WAY`] times.
-    lock_waiters: AtomicU32,
-    /// How many polls in succession gave way to them.
-    polls_given_way: AtomicU32,
+    /// Who waits for the mutex in a call of the program.
+    lock_waiters: CacheLine<LockWaiters>,
     /// How many threads of the program poll the engine while they wait.
     polling_waiters: AtomicU32,
     /// When threads of the program drive the engine.
-    callers: CallerActivity,
+    callers: CacheLine<CallerActivity>,
     /// Whether other threads want the CPUs of those threads.
     contention: CpuContention,
-    /// How many times any thread looked for something to do.
-    looks: AtomicU64,
-    /// When the engine has something to do even if nothing arrives: a time of the device's clock.
-    due: AtomicU64,
-    /// How many consecutive polls found nothing to do.
-    idle_polls: AtomicU32,
-    /// Since when there has been nothing to do: the last poll of any thread that found something.
-    last_work: AtomicU64,
+    looks: PerPoller<Looks>,
+    found: CacheLine<Found>,
     /// The progress thread leaves the engine to threads of the program.
     yielded: AtomicBool,
     stop: AtomicBool,
+}
+
+/// Threads that wait for the mutex in a call of the program. Threads that poll in a loop let them go first,
+/// [`POLLS_GIVEN_WAY`] times.
+#[derive(Default)]
+struct LockWaiters {
+    count: AtomicU32,
+    /// How many polls in succession gave way to them.
+    polls_given_way: AtomicU32,
+}
+
+/// How often threads looked for something to do.
+#[derive(Default)]
+struct Looks {
+    count: AtomicU64,
+    /// How many of them were idle and have not looked at UDP, while all connections have rings.
+    udp_skipped: AtomicU32,
+}
+
+/// What threads that had the lock have found, for those that do not have it.
+struct Found {
+    /// When the engine has something to do even if nothing arrives: a time of the device's clock.
+    due: AtomicU64,
+    /// How many consecutive polls found nothing to do, up to [`POLLS_UNCHECKED`].
+    idle_polls: AtomicU32,
+    /// Since when there has been nothing to do: the last poll of any thread that found something.
+    last_work: AtomicU64,
 }
 
 impl SharedEngine {
@@ -148,20 +168,20 @@ impl SharedEngine {
             device: Arc::clone(device),
             shard,
             watches,
-            udp_skipped: AtomicU32::new(0),
-            engine: Mutex::new(engine),
+            engine: CacheLine(Mutex::new(engine)),
             intake,
             socket,
             qps: AtomicUsize::new(0),
-            lock_waiters: AtomicU32::new(0),
-            polls_given_way: AtomicU32::new(0),
+            lock_waiters: CacheLine::default(),
             polling_waiters: AtomicU32::new(0),
-            callers: CallerActivity::default(),
+            callers: CacheLine::default(),
             contention: CpuContention::new(),
-            looks: AtomicU64::new(0),
-            due: AtomicU64::new(NEVER),
-            idle_polls: AtomicU32::new(0),
-            last_work: AtomicU64::new(device.clock.now()),
+            looks: PerPoller::default(),
+            found: CacheLine(Found {
+                due: AtomicU64::new(NEVER),
+                idle_polls: AtomicU32::new(0),
+                last_work: AtomicU64::new(device.clock.now()),
+            }),
             yielded: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
@@ -227,7 +247,11 @@ impl SharedEngine {
         let counters = self.lock().counters();
         Counters {
             kernel_drops: self.socket.kernel_drops(),
-            looks: self.looks.load(Ordering::Relaxed),
+            looks: self
+                .looks
+                .iter()
+                .map(|looks| looks.count.load(Ordering::Relaxed))
+                .sum(),
             ..counters
         }
     }
@@ -310,7 +334,7 @@ impl SharedEngine {
         // Polls give way to it.
         let _waiter = self.lock_waiter();
         loop {
-            let engine = try_lock(&self.engine);
+            let engine = try_lock(&self.engine.0);
             if let Some((engine, regions)) = engine.zip(self.device.regions.try_read(self.shard)) {
                 let mut engine = self.guard(engine);
                 // Requests that others leave from here on need not be sent.
@@ -371,34 +395,35 @@ impl SharedEngine {
 
     /// Polls the engine once, unless another thread uses it or waits for it. Packets of strangers and damaged packets
     /// are nothing to do.
-    pub(crate) fn try_poll(&self, now: u64) -> Polled {
-        self.looks.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn try_poll(&self, poller: Poller, now: u64) -> Polled {
+        self.looks.of(poller).count.fetch_add(1, Ordering::Relaxed);
+        let waiters = &self.lock_waiters.0;
         // The program waits for the lock, so a poll gives way. Not for ever: callers that take
         // turns would keep every packet out.
-        if self.lock_waiters.load(Ordering::Relaxed) > 0
-            && self.polls_given_way.fetch_add(1, Ordering::Relaxed) < POLLS_GIVEN_WAY
+        if waiters.count.load(Ordering::Relaxed) > 0
+            && waiters.polls_given_way.fetch_add(1, Ordering::Relaxed) < POLLS_GIVEN_WAY
         {
             threads::yield_now();
             return Polled::Work;
         }
-        let idle = self.idle_polls.load(Ordering::Relaxed);
+        let idle = self.found.0.idle_polls.load(Ordering::Relaxed);
         // A packet on a ring is seen at once, and without a system call.
         let unchecked = match self.watches.suffice() {
             true => 1,
             false => POLLS_UNCHECKED,
         };
         // Checked without the lock, so that idle threads do not take it from each other.
-        if idle >= unchecked && !self.may_have_work(now) {
+        if idle >= unchecked && !self.may_have_work(poller, now) {
             return Polled::Skipped;
         }
-        let Some(engine) = try_lock(&self.engine) else {
+        let Some(engine) = try_lock(&self.engine.0) else {
             // The thread that holds it may have lost its CPU to this very loop.
             if self.contention.is_present() {
                 threads::yield_now();
             }
             return Polled::Skipped;
         };
-        self.polls_given_way.store(0, Ordering::Relaxed);
+        store_new(&waiters.polls_given_way, 0);
         let mut engine = self.guard(engine);
         let worked = self.poll(&mut engine, now);
         self.unlock(engine);
@@ -411,11 +436,12 @@ impl SharedEngine {
     /// Polls the locked engine.
     pub(crate) fn poll(&self, engine: &mut Engine, now: u64) -> bool {
         let worked = engine.poll(&self.device.regions.read(self.shard), now);
+        let idle_polls = &self.found.0.idle_polls;
         let idle = match worked {
             true => 0,
-            false => self.idle_polls.load(Ordering::Relaxed).saturating_add(1),
+            false => POLLS_UNCHECKED.min(idle_polls.load(Ordering::Relaxed) + 1),
         };
-        self.idle_polls.store(idle, Ordering::Relaxed);
+        store_new(idle_polls, idle);
         if worked {
             self.set_last_work(now);
         }
@@ -423,18 +449,19 @@ impl SharedEngine {
     }
 
     /// Whether a poll may find anything to do, as far as can be seen without the mutex.
-    fn may_have_work(&self, now: u64) -> bool {
-        let due = self.due.load(Ordering::Acquire);
-        due == NOW || due <= now || self.watches.has_packet() || self.is_readable()
+    fn may_have_work(&self, poller: Poller, now: u64) -> bool {
+        let due = self.found.0.due.load(Ordering::Acquire);
+        due == NOW || due <= now || self.watches.has_packet(poller) || self.is_readable(poller)
     }
 
-    /// Waits a moment for a packet of a ring, or for a thread that wants the engine.
+    /// The progress thread waits a moment for a packet of a ring, or for a thread that wants the engine.
     pub(crate) fn spin(&self) {
         if !self.watches.any() {
             return;
         }
         for _ in 0..SPINS_FOR_PACKET {
-            if self.watches.has_packet() || self.lock_waiters.load(Ordering::Relaxed) > 0 {
+            let is_wanted = self.lock_waiters.0.count.load(Ordering::Relaxed) > 0;
+            if is_wanted || self.watches.has_packet(Poller::ProgressThread) {
                 return;
             }
             hint::spin_loop();
@@ -443,9 +470,10 @@ impl SharedEngine {
 
     /// Whether a datagram has arrived. That costs a system call, so most calls return false while all
     /// connections have rings.
-    fn is_readable(&self) -> bool {
+    fn is_readable(&self, poller: Poller) -> bool {
         if self.watches.suffice() {
-            let skipped = self.udp_skipped.fetch_add(1, Ordering::Relaxed);
+            let skipped = &self.looks.of(poller).udp_skipped;
+            let skipped = skipped.fetch_add(1, Ordering::Relaxed);
             if !skipped.is_multiple_of(IDLE_POLLS_PER_UDP) {
                 return false;
             }
@@ -499,8 +527,8 @@ impl SharedEngine {
     /// Like [`SharedEngine::progress`], for the process that opened the device, from `begin` on; returns as well when it
     /// ended, if it read the clock.
     fn progress_at(&self, begin: u64) -> (bool, Option<u64>) {
-        let polls = self.callers.begin(begin);
-        let polled = self.try_poll(begin);
+        let polls = self.callers.0.begin(begin);
+        let polled = self.try_poll(Poller::Program, begin);
         let yielded = match polled {
             Polled::Work => None,
             // A yield is a system call, so it is left out as long as packets come.
@@ -512,7 +540,7 @@ impl SharedEngine {
             (None, Polled::Skipped) => None,
             (None, Polled::Work | Polled::Idle) => Some(self.clock().now()),
         };
-        self.callers.end(end.unwrap_or(begin));
+        self.callers.0.end(end.unwrap_or(begin));
         (polled == Polled::Work, end)
     }
 
@@ -562,38 +590,44 @@ impl SharedEngine {
 
     /// Locks the engine for a call of the program.
     pub(crate) fn lock(&self) -> EngineGuard<'_> {
-        // Shown before the first try, so that a thread that polls gives way.
+        if let Some(engine) = try_lock(&self.engine.0) {
+            return self.guard(engine);
+        }
+        // Shown before the next try, so that a thread that polls gives way.
         let waiter = self.lock_waiter();
         // A panic within a poll is a defect of the engine; what it leaves is still memory-safe,
         // and its peers notice by their own timers.
-        let engine = self.spin_for_lock().unwrap_or_else(|| lock(&self.engine));
+        let engine = self.spin_for_lock().unwrap_or_else(|| lock(&self.engine.0));
         drop(waiter);
         self.guard(engine)
     }
 
     /// Counts a thread among those that wait for the mutex.
     pub(crate) fn lock_waiter(&self) -> LockWaiter<'_> {
-        self.lock_waiters.fetch_add(1, Ordering::Relaxed);
+        let waiters = &self.lock_waiters.0.count;
+        waiters.fetch_add(1, Ordering::Relaxed);
         LockWaiter(self)
     }
 
     /// Tries to lock the engine for the time of a long poll, after which its holder leaves it to those
     /// who wait: to be woken would take longer.
     fn spin_for_lock(&self) -> Option<MutexGuard<'_, Engine>> {
-        let first = try_lock(&self.engine);
+        let first = try_lock(&self.engine.0);
         // With another thread on this CPU, spinning would keep the holder from running.
         if first.is_some() || self.contention.is_present() {
             return first;
         }
-        let start = Instant::now();
+        let (start, mut spins) = (Instant::now(), 1);
         loop {
-            for _ in 0..SPINS_PER_LOOK {
+            for _ in 0..spins {
                 hint::spin_loop();
             }
-            let locked = try_lock(&self.engine);
+            let locked = try_lock(&self.engine.0);
             if locked.is_some() || start.elapsed() >= LOCK_SPIN {
                 return locked;
             }
+            // Most polls are short. Each try takes the cache line of the lock from its holder.
+            spins = SPINS_PER_LOOK.min(2 * spins);
         }
     }
 
@@ -601,17 +635,17 @@ impl SharedEngine {
     /// mutex unless that is held for long: each time its holder would have to wake it by a system call.
     pub(crate) fn lock_last(&self) -> EngineGuard<'_> {
         for _ in 0..YIELDS_FOR_LOCK {
-            if let Some(engine) = try_lock(&self.engine) {
+            if let Some(engine) = try_lock(&self.engine.0) {
                 return self.guard(engine);
             }
             threads::yield_now();
         }
-        self.guard(lock(&self.engine))
+        self.guard(lock(&self.engine.0))
     }
 
     /// When threads of the program drive the engine, and whether one of them is waiting.
     pub(crate) fn callers(&self) -> &CallerActivity {
-        &self.callers
+        &self.callers.0
     }
 
     /// The clock of the device.
@@ -621,12 +655,12 @@ impl SharedEngine {
 
     /// When a poll of any thread last found something to do.
     pub(crate) fn last_work(&self) -> u64 {
-        self.last_work.load(Ordering::Relaxed)
+        self.found.0.last_work.load(Ordering::Relaxed)
     }
 
     /// Lets the idle time begin at `now`.
     pub(crate) fn set_last_work(&self, now: u64) {
-        self.last_work.store(now, Ordering::Relaxed);
+        self.found.0.last_work.store(now, Ordering::Relaxed);
     }
 
     pub(crate) fn has_polling_waiter(&self) -> bool {
@@ -668,12 +702,20 @@ pub(crate) fn pause(polls: u64, contention: &CpuContention, clock: &Clock) -> Op
     yields.then(|| contention.yield_now(clock))
 }
 
+/// Stores a value if it is another one: a store would take the cache line from those who only read it.
+fn store_new(place: &AtomicU32, value: u32) {
+    if place.load(Ordering::Relaxed) != value {
+        place.store(value, Ordering::Relaxed);
+    }
+}
+
 /// While it lives, a thread of the program waits for the mutex.
 pub(crate) struct LockWaiter<'a>(&'a SharedEngine);
 
 impl Drop for LockWaiter<'_> {
     fn drop(&mut self) {
-        self.0.lock_waiters.fetch_sub(1, Ordering::Relaxed);
+        let waiters = &self.0.lock_waiters.0.count;
+        waiters.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -737,7 +779,7 @@ mod tests {
         let engine = shared.lock();
         threads::scope(|scope| {
             let ending = scope.spawn(|| shared.acknowledge_by(deadline));
-            while shared.lock_waiters.load(Ordering::Relaxed) == 0 && !deadline.has_passed() {
+            while shared.lock_waiters.0.count.load(Ordering::Relaxed) == 0 && !deadline.has_passed() {
                 threads::yield_now();
             }
             drop(engine);

@@ -15,7 +15,7 @@ impl SharedEngine {
         EngineGuard {
             engine,
             look: IntakeLook(Some(self)),
-            due: &self.due,
+            due: &self.found.0.due,
         }
     }
 }
@@ -63,7 +63,10 @@ impl Drop for EngineGuard<'_> {
             Some(at) => nanoseconds(at.elapsed()),
             None => NEVER,
         };
-        self.due.store(due, Ordering::Release);
+        // A store would take the cache line from those who only read it.
+        if self.due.load(Ordering::Relaxed) != due {
+            self.due.store(due, Ordering::Release);
+        }
         if !self.engine.has_intake() {
             self.look.0 = None;
         }

@@ -42,15 +42,15 @@ impl SharedEngine {
         request: &SendRequest<'_>,
     ) -> Option<PostingCall<'_>> {
         let begin = self.clock().now();
-        let (engine, intake) = match try_lock(&self.engine) {
+        let (engine, intake) = match try_lock(&self.engine.0) {
             Some(engine) => (self.guard(engine), IntakeUse::Closed),
             None if self
                 .intake
                 .leave(qpn.get(), |terms| LeftSend::of(request, terms)) =>
             {
-                self.callers.begin(begin);
+                self.callers.0.begin(begin);
                 self.serve_intake();
-                self.callers.end(self.clock().now());
+                self.callers.0.end(self.clock().now());
                 return None;
             }
             None => (self.lock(), WAITED),
@@ -87,14 +87,14 @@ impl SharedEngine {
         let Some(mut engine) = self.lock_of_caller(engine, left_to_thread) else {
             return Ok(outcome);
         };
-        self.callers.begin(call.begin);
+        self.callers.0.begin(call.begin);
         let now = self.clock().now();
         if engine.may_defer(qpn) {
-            self.callers.end(now);
+            self.callers.0.end(now);
         } else {
             engine.send(&self.device.regions.read(self.shard), now);
             self.unlock(engine);
-            self.callers.end(self.clock().now());
+            self.callers.0.end(self.clock().now());
         }
         Ok(outcome)
     }
@@ -102,7 +102,7 @@ impl SharedEngine {
     /// Posts and sends what was left, unless another thread has the lock, which then does it.
     pub(super) fn serve_intake(&self) {
         self.intake.serve(
-            || try_lock(&self.engine),
+            || try_lock(&self.engine.0),
             |engine| {
                 let mut engine = self.guard(engine);
                 // `serve` looks again itself.
@@ -223,6 +223,8 @@ mod tests {
             while self
                 .engine()
                 .lock_waiters
+                .0
+                .count
                 .load(std::sync::atomic::Ordering::Relaxed)
                 == 0
             {

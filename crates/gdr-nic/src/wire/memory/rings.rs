@@ -20,6 +20,7 @@ use super::segment::Segment;
 use super::stalled::{MOST_COPIED, Payload, Stalled, StalledRecord};
 use crate::buffer::CopyThread;
 use crate::error::Result;
+use crate::poller::{PerPoller, Poller};
 use gdr_udp::ProcessFd;
 
 /// How many packets of one ring a poll takes.
@@ -103,7 +104,7 @@ pub(crate) struct Watches {
     udp_uses: AtomicUsize,
     /// A datagram was seen at the UDP socket, and not received.
     readable: AtomicBool,
-    rings: RwLock<Vec<(RingId, RecordWatch)>>,
+    rings: PerPoller<RwLock<Vec<(RingId, RecordWatch)>>>,
 }
 
 impl Watches {
@@ -130,18 +131,20 @@ impl Watches {
     }
 
     /// Whether a packet has arrived.
-    pub(crate) fn has_packet(&self) -> bool {
+    pub(crate) fn has_packet(&self, poller: Poller) -> bool {
         self.any()
-            && lock::read(&self.rings)
+            && lock::read(self.rings.of(poller))
                 .iter()
                 .any(|(_, watch)| watch.has_record())
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<(RingId, RecordWatch)>)) {
-        let mut rings = lock::write(&self.rings);
-        change(&mut rings);
-        // Store the count with the lock held, so that it never comes from an older list.
-        self.count.store(rings.len(), Ordering::Relaxed);
+    /// Changes all lists. The engine's lock orders changes.
+    fn change(&self, change: impl Fn(&mut Vec<(RingId, RecordWatch)>)) {
+        for rings in self.rings.iter() {
+            let mut rings = lock::write(rings);
+            change(&mut rings);
+            self.count.store(rings.len(), Ordering::Relaxed);
+        }
     }
 }
 
