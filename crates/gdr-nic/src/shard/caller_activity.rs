@@ -32,6 +32,12 @@ impl CallerActivity {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// A call began and ended, which took no longer than the gaps that do not count: few follow each other before one
+    /// with a time.
+    pub(crate) fn count(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A call ends.
     pub(crate) fn end(&self, now: u64) {
         self.last.store(now, Ordering::Relaxed);
@@ -169,6 +175,23 @@ mod tests {
         }
         let again = sampler.sample(&activity, 450_000, Duration::ZERO).unwrap();
         assert!(again.is_polled(), "{again:?}");
+    }
+
+    #[test]
+    fn calls_without_a_time_count_and_end_no_gap() {
+        let activity = CallerActivity::default();
+        let mut sampler = Sampler::new(&activity, 0);
+        (0..FEWEST_CALLS).for_each(|_| activity.count());
+        let absent = sampler.sample(&activity, 250_000, INTERVAL).unwrap();
+        assert!(absent.has_calls() && !absent.is_polled());
+        activity.end(250_000);
+        for n in 0..50 {
+            (0..7).for_each(|_| activity.count());
+            activity.begin(250_000 + n * 5_000);
+            activity.end(250_500 + n * 5_000);
+        }
+        let polled = sampler.sample(&activity, 500_000, INTERVAL).unwrap();
+        assert!(polled.is_polled(), "{polled:?}");
     }
 
     #[test]

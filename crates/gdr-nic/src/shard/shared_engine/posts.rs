@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::SendQueue;
 use crate::service::Service;
+use crate::shard::intake::Terms;
 use crate::shard::left_send::LeftSend;
 use crate::shard::qp_context::IntakeUse;
 use crate::shard::qp_table::unknown_qp;
@@ -18,7 +19,8 @@ const WAITED: IntakeUse = IntakeUse::Open { unused: 0 };
 /// A call that has the engine to post to it.
 pub(crate) struct PostingCall<'a> {
     engine: EngineGuard<'a>,
-    begin: u64,
+    /// When it began, unless that was just now: for short posts, reading the clock takes as long as the rest.
+    begin: Option<u64>,
     /// It is the one that opens the intake, unless this is closed.
     intake: IntakeUse,
 }
@@ -28,7 +30,7 @@ impl SharedEngine {
     pub(crate) fn begin_posts(&self) -> PostingCall<'_> {
         PostingCall {
             // A long list, and a wait for the lock, are a part of the call: the program does not compute then.
-            begin: self.clock().now(),
+            begin: Some(self.clock().now()),
             engine: self.lock(),
             intake: IntakeUse::Closed,
         }
@@ -41,24 +43,25 @@ impl SharedEngine {
         qpn: Qpn,
         request: &SendRequest<'_>,
     ) -> Option<PostingCall<'_>> {
+        if let Some(engine) = try_lock(&self.engine.0) {
+            return Some(PostingCall {
+                engine: self.guard(engine),
+                begin: None,
+                intake: IntakeUse::Closed,
+            });
+        }
         let begin = self.clock().now();
-        let (engine, intake) = match try_lock(&self.engine.0) {
-            Some(engine) => (self.guard(engine), IntakeUse::Closed),
-            None if self
-                .intake
-                .leave(qpn.get(), |terms| LeftSend::of(request, terms)) =>
-            {
-                self.callers.0.begin(begin);
-                self.serve_intake();
-                self.callers.0.end(self.clock().now());
-                return None;
-            }
-            None => (self.lock(), WAITED),
-        };
+        let leave = |terms: &Terms| LeftSend::of(request, terms);
+        if self.intake.leave(qpn.get(), leave) {
+            self.callers.0.begin(begin);
+            self.serve_intake();
+            self.callers.0.end(self.clock().now());
+            return None;
+        }
         Some(PostingCall {
-            engine,
-            begin,
-            intake,
+            begin: Some(begin),
+            engine: self.lock(),
+            intake: WAITED,
         })
     }
 
@@ -87,14 +90,20 @@ impl SharedEngine {
         let Some(mut engine) = self.lock_of_caller(engine, left_to_thread) else {
             return Ok(outcome);
         };
-        self.callers.0.begin(call.begin);
+        let callers = &self.callers.0;
+        let may_defer = engine.may_defer(qpn);
+        if may_defer && call.begin.is_none() {
+            callers.count();
+            return Ok(outcome);
+        }
         let now = self.clock().now();
-        if engine.may_defer(qpn) {
-            self.callers.0.end(now);
+        callers.begin(call.begin.unwrap_or(now));
+        if may_defer {
+            callers.end(now);
         } else {
             engine.send(&self.device.regions.read(self.shard), now);
             self.unlock(engine);
-            self.callers.0.end(self.clock().now());
+            callers.end(self.clock().now());
         }
         Ok(outcome)
     }
