@@ -779,7 +779,8 @@ mod tests {
         let engine = shared.lock();
         threads::scope(|scope| {
             let ending = scope.spawn(|| shared.acknowledge_by(deadline));
-            while shared.lock_waiters.0.count.load(Ordering::Relaxed) == 0 && !deadline.has_passed() {
+            while shared.lock_waiters.0.count.load(Ordering::Relaxed) == 0 && !deadline.has_passed()
+            {
                 threads::yield_now();
             }
             drop(engine);
