@@ -2,8 +2,9 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::OnceLock;
 use std::thread;
+
+use gdr_process::Inherited;
 
 use crate::error::{Error, Result};
 
@@ -29,7 +30,7 @@ pub fn random_number() -> Result<u32> {
 /// Returns whether this process may run on more than one CPU, as determined in the first call.
 pub(crate) fn has_several_cpus() -> bool {
     // The result is kept, because determining it opens files of the process's control group.
-    static SEVERAL: OnceLock<bool> = OnceLock::new();
+    static SEVERAL: Inherited<bool> = Inherited::new();
     *SEVERAL.get_or_init(|| thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1))
 }
 

@@ -110,8 +110,52 @@ impl<T: Default + Sync> PerProcess<T> {
     }
 }
 
+/// A value that is made on first use and never dropped; a forked child has its parent's.
+///
+/// No thread waits for another one that makes it, unlike with `OnceLock`: a child would wait permanently if a thread of
+/// its parent was about to make it. Threads that ask at once make several, and one of them stays.
+#[derive(Debug)]
+pub struct Inherited<T: 'static>(AtomicPtr<T>);
+
+impl<T: Send + Sync> Inherited<T> {
+    /// The value is not made yet.
+    #[expect(
+        clippy::new_without_default,
+        reason = "it is for statics, which need a constant"
+    )]
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// The value, which `make` makes if there is none.
+    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &'static T {
+        // SAFETY: null, or from `Box::into_raw` below, published by the release half of the exchange and never freed.
+        if let Some(value) = unsafe { self.0.load(Ordering::Acquire).as_ref() } {
+            return value;
+        }
+        let fresh = Box::into_raw(Box::new(make()));
+        let none = ptr::null_mut();
+        let exchanged = self
+            .0
+            .compare_exchange(none, fresh, Ordering::AcqRel, Ordering::Acquire);
+        let value = exchanged.map_or_else(
+            |first| {
+                // SAFETY: made above and never published.
+                drop(unsafe { Box::from_raw(fresh) });
+                first
+            },
+            |_| fresh,
+        );
+        // SAFETY: as above; what was published is not null.
+        unsafe { &*value }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
     use forked::{check, in_child};
 
     use super::*;
@@ -125,6 +169,30 @@ mod tests {
             check(!is_same, "the child is its parent")
         });
         assert!(origin.is_current());
+    }
+
+    #[test]
+    fn a_child_waits_for_no_value_that_a_thread_of_its_parent_makes() {
+        static VALUE: Inherited<u32> = Inherited::new();
+        let (making, begun) = channel();
+        let (forked, go_on) = channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                VALUE.get_or_init(|| {
+                    making.send(()).unwrap();
+                    // Until the other end is dropped.
+                    go_on.recv().unwrap_err();
+                    1
+                })
+            });
+            let forked = forked;
+            begun.recv().unwrap();
+            in_child(|| check(*VALUE.get_or_init(|| 2) == 2, "it has another value"));
+            drop(forked);
+        });
+        let is_inherited = || *VALUE.get_or_init(|| 3) == 1;
+        assert!(is_inherited());
+        in_child(|| check(is_inherited(), "it is made again"));
     }
 
     #[test]

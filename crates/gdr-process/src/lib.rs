@@ -25,7 +25,7 @@ mod signals;
 mod whole_file;
 
 pub use environment::variable;
-pub use fork::{PerProcess, ProcessId};
+pub use fork::{Inherited, PerProcess, ProcessId};
 pub use loader::{LoadedLibrary, visit_loaded};
 pub use name::process_name;
 pub use new_namespaces::NewNamespaces;

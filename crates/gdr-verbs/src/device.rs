@@ -5,11 +5,12 @@ use std::ffi::{c_char, c_int};
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gdr_copy::PerProcess;
 use gdr_nic::{self as nic, WeakDevice};
 use gdr_nic::{AsyncEvent, Counters, CqNumber, PortUse, SoftAddress, SoftOptions, SrqNumber};
+use gdr_process::Inherited;
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
 
 use crate::device_use::{self, Step};
@@ -116,13 +117,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static DEVICES: LazyLock<Vec<Arc<Device>>> = LazyLock::new(|| {
+/// The devices of this host's addresses.
+fn devices() -> Vec<Arc<Device>> {
     let first_node = first_node();
     let nics = nics::addresses().into_iter();
     nics.zip(0..)
         .map(|(nic, n)| Arc::new(Device::new(nic, n, first_node + n.cast_unsigned())))
         .collect()
-});
+}
 
 /// The variable with the number of the first character device, where the files of these devices are mounted, so that
 /// the kernel has them, too.
@@ -169,7 +171,7 @@ impl Device {
 
     /// The device of an address.
     pub(crate) fn at(address: IpAddr) -> Option<Arc<Self>> {
-        let found = DEVICES.iter().find(|own| own.nic.address == address);
+        let found = Self::all().iter().find(|own| own.nic.address == address);
         found.cloned()
     }
 
@@ -186,13 +188,14 @@ impl Device {
 
     /// The device of a handle.
     pub(crate) fn of(device: *mut ibv_device) -> Result<Arc<Self>, Errno> {
-        let found = DEVICES.iter().find(|own| own.as_ptr() == device);
+        let found = Self::all().iter().find(|own| own.as_ptr() == device);
         found.cloned().ok_or(Errno::INVAL)
     }
 
     /// The devices, in the order of their names.
     pub(crate) fn all() -> &'static [Arc<Self>] {
-        &DEVICES
+        static DEVICES: Inherited<Vec<Arc<Device>>> = Inherited::new();
+        DEVICES.get_or_init(devices)
     }
 
     /// The name of its character device.
@@ -403,7 +406,7 @@ impl Drop for InstalledList {
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     pointer(|| {
         device_use::reached(Step::Listed);
-        let own = DEVICES.iter().map(|device| device.as_ptr());
+        let own = Device::all().iter().map(|device| device.as_ptr());
         let installed = InstalledList::new();
         let mut list: Vec<_> = own.chain(installed.devices()).collect();
         let found = list.len() as c_int;

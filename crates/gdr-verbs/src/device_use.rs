@@ -7,10 +7,10 @@
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 
 use gdr_nic as nic;
-use gdr_process::{PerProcess, WholeFile, process_name};
+use gdr_process::{Inherited, PerProcess, WholeFile, process_name};
 
 use crate::device::lock;
 
@@ -61,7 +61,7 @@ struct Record {
 }
 
 fn folder() -> Option<&'static Path> {
-    static FOLDER_OF_FILES: OnceLock<Option<PathBuf>> = OnceLock::new();
+    static FOLDER_OF_FILES: Inherited<Option<PathBuf>> = Inherited::new();
     let folder = FOLDER_OF_FILES.get_or_init(|| {
         let folder = gdr_process::variable(FOLDER).filter(|folder| !folder.is_empty());
         folder.map(PathBuf::from)

@@ -8,10 +8,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem;
 use std::os::unix::ffi::OsStringExt;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use gdr_process::variable;
+use gdr_process::{Inherited, variable};
 
 use crate::errno::Errno;
 use crate::ret::set_errno;
@@ -92,7 +91,7 @@ impl Library {
 
 /// The installed library, which is looked for once.
 fn library() -> Option<Library> {
-    static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+    static LIBRARY: Inherited<Option<Library>> = Inherited::new();
     let only_soft = || variable(ONLY_SOFT).is_some_and(|value| !value.is_empty());
     *LIBRARY.get_or_init(|| (!only_soft()).then(|| Library::named().or_else(Library::next))?)
 }

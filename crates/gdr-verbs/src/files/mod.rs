@@ -53,9 +53,9 @@ mod working_folder;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem;
-use std::sync::LazyLock;
 
 use gdr_nic::LinkWatch;
+use gdr_process::Inherited;
 
 use self::device_files::{Attribute, Content, Facts};
 use self::tree::Tree;
@@ -95,7 +95,8 @@ fn may_be_own(path: &[u8]) -> bool {
 
 /// The files of all devices.
 fn files() -> &'static Tree<Content> {
-    static FILES: LazyLock<Tree<Content>> = LazyLock::new(|| {
+    static FILES: Inherited<Tree<Content>> = Inherited::new();
+    FILES.get_or_init(|| {
         let devices = Device::all();
         let places = place::places(devices.iter().map(|device| device.nic().interface.as_str()));
         let facts: Vec<_> = devices
@@ -113,8 +114,7 @@ fn files() -> &'static Tree<Content> {
             })
             .collect();
         device_files::tree(&facts)
-    });
-    &FILES
+    })
 }
 
 /// What a file has now.
