@@ -14,25 +14,25 @@ use super::rings::wake;
 use super::segment::Segment;
 use gdr_udp::ProcessFd;
 
-/// After how many questions memory that was refused is offered again, first and at most: the consumer may have registered
-/// memory of a GPU since.
+/// The number of queries after which refused memory is offered again, at first and at most: the consumer may have
+/// registered memory of a GPU in the meantime.
 const FIRST_PAUSE: u32 = 64;
 const LONGEST_PAUSE: u32 = 1 << 20;
 
-/// What this process has offered to the consumer of a ring.
+/// The GPU memory that this process has offered to the consumer of a ring.
 #[derive(Debug)]
 pub(crate) struct Exports {
     segment: Arc<Segment>,
     /// Wakes the consumer.
     doorbell: Arc<OwnedFd>,
-    /// Passes descriptors to the consumer. It is open as long as the ring.
+    /// Passes descriptors to the consumer. It stays open as long as the ring exists.
     socket: Weak<ProcessFd>,
     offers: Mutex<Offers>,
 }
 
 #[derive(Debug, Default)]
 struct Offers {
-    /// How many there were.
+    /// The number of offers made so far.
     count: u64,
     slots: [Option<Offer>; EXPORTS],
 }
@@ -41,9 +41,9 @@ struct Offers {
 struct Offer {
     export: DeviceExport,
     number: u64,
-    /// Its descriptor was not passed, so the consumer cannot answer.
+    /// Whether its descriptor could not be passed, so that the consumer cannot answer.
     is_lost: bool,
-    /// How many times it was asked for since it was refused.
+    /// The number of queries since it was refused.
     asked: u32,
     pause: u32,
 }
@@ -62,7 +62,8 @@ impl Exports {
         }
     }
 
-    /// Whether the consumer takes references to some memory. If it was not asked, it is.
+    /// Returns whether the consumer accepts references to this memory. Offers the memory on the first query, and again
+    /// some time after it was refused.
     pub(crate) fn may_refer(&self, export: &ExportedMemory) -> bool {
         let mut offers = lock(&self.offers);
         let slot = offers.slots.iter().position(|slot| {
@@ -92,7 +93,7 @@ impl Exports {
         false
     }
 
-    /// What the consumer says of an offer. One that was lost is made again like one that it refuses.
+    /// Returns the consumer's answer to an offer. A lost offer counts as refused, so that it is made again.
     fn answer_to(&self, slot: usize, offer: &Offer) -> Answer {
         match offer.is_lost {
             true => Answer::Refused,
@@ -106,13 +107,14 @@ impl Exports {
         let mut slots = offers.slots.iter().enumerate();
         let free = slots
             .position(|(slot, offer)| offer.as_ref().is_none_or(|offer| is_refused(slot, offer)));
-        // Without a free slot the memory is not offered, because slots in use must stay.
+        // If no slot is free, the memory is not offered, as the slots in use must stay.
         if let Some(slot) = free {
             offers.count += 1;
             let number = offers.count;
             let header = self.segment.header();
             header.set_export(slot, number, &words_of(export.export()));
-            // The consumer takes only the descriptor of an export that it sees.
+            // Sent after the export is stored, as the consumer discards the descriptor of an export that it does not
+            // see.
             let sent = self.send_descriptor(export, ExportNumber(number));
             if let Err(errno) = sent {
                 tracing::debug!(%errno, "the descriptor of GPU memory is not passed; its bytes are copied");
@@ -127,10 +129,10 @@ impl Exports {
         }
     }
 
-    /// Passes the descriptor of an export, if it has one, to the consumer, which cannot open it without.
+    /// Sends the descriptor of an export, if it has one, to the consumer, which needs it to open the memory.
     ///
     /// # Errors
-    /// `EAGAIN` while the consumer takes none, and others of `sendmsg`.
+    /// `EAGAIN` while the socket is full; the other errors of `sendmsg(2)`.
     fn send_descriptor(&self, export: &ExportedMemory, number: ExportNumber) -> Result<(), Errno> {
         match export.descriptor().zip(self.socket.upgrade()) {
             Some((descriptor, socket)) => rendezvous::send(socket.as_fd(), &number, &[descriptor]),
@@ -138,7 +140,7 @@ impl Exports {
         }
     }
 
-    /// Ends the offer of some memory: the consumer gives it up.
+    /// Withdraws the offer of this memory, which the consumer then releases.
     pub(crate) fn withdraw(&self, export: &ExportedMemory) {
         let mut offers = lock(&self.offers);
         for (slot, offer) in offers.slots.iter_mut().enumerate() {
@@ -162,7 +164,7 @@ pub(super) fn words_of(export: &DeviceExport) -> ExportWords {
     std::array::from_fn(|at| words.get(at).map_or(0, |word| u64::from_ne_bytes(*word)))
 }
 
-/// What the producer has written.
+/// Returns the export that the producer described by these words.
 pub(super) fn export_of(words: &ExportWords) -> DeviceExport {
     let mut bytes = [0; DeviceExport::LEN];
     for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -192,7 +194,7 @@ mod tests {
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let exports = Exports::new(segment, Arc::new(doorbell), Arc::downgrade(&own));
 
-        // The consumer takes nothing.
+        // Fill the socket, from which the consumer receives nothing.
         let nothing = ExportNumber(0);
         while rendezvous::send(own.as_fd(), &nothing, &[]).is_ok() {}
         assert!(!exports.may_refer(&export));

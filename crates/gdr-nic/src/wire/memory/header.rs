@@ -1,11 +1,11 @@
-//! What both ends know of a ring.
+//! The state that both ends of a ring share.
 
 use std::sync::atomic::Ordering;
 
 use super::primitives::{AtomicU32, AtomicU64, Deadline, fence, yield_now};
 
-/// What both ends know of a ring, at the start of the segment. Each group of fields has cache lines of its
-/// own, two of them, as processors fetch pairs.
+/// The state that both ends of a ring share, at the start of the segment. Each group of fields has its own pair of
+/// cache lines, as processors prefetch pairs.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Header {
@@ -14,63 +14,63 @@ pub(super) struct Header {
     exports: [ExportSlot; EXPORTS],
 }
 
-/// How much GPU memory of the producer the consumer can import at a time.
+/// The maximum number of exports (GPU memory of the producer) that the consumer can import at a time.
 pub(super) const EXPORTS: usize = 16;
-/// How many words describe it.
+/// The number of words that describe an export.
 const EXPORT_WORDS: usize = 11;
-/// What describes GPU memory of the producer.
+/// The description of an export.
 pub(super) type ExportWords = [u64; EXPORT_WORDS];
 
-/// GPU memory of the producer.
+/// An export: GPU memory of the producer.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct ExportSlot {
-    /// Written by the producer: which export this is, in the order of all of them; 0 for none.
+    /// The number of the export, in the order in which exports are made; 0 for an empty slot. Written by the producer.
     number: AtomicU64,
     words: [AtomicU64; EXPORT_WORDS],
-    /// Written by the consumer: the number of an export that it has answered, and its answer.
+    /// The number of the export that was last answered. Written by the consumer, like `answer`.
     answered: AtomicU64,
     answer: AtomicU32,
 }
 
-/// What the consumer says of an export.
+/// The consumer's answer to an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Nothing yet.
+    /// The consumer has not answered yet.
     Pending,
-    /// It takes references to that memory.
+    /// The consumer accepts references to the memory.
     Imported,
-    /// It does not.
+    /// The consumer does not accept references to the memory.
     Refused,
-    /// It does not now: it says itself when it does again.
+    /// The consumer accepts no references for now, and changes this answer once it does again.
     Paused,
 }
 
-/// What the consumer writes.
+/// The fields that the consumer writes.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct ConsumerState {
-    /// How many bytes of the ring it has given back, since the beginning.
+    /// The number of bytes that it has returned to the ring since the beginning.
     head: AtomicU64,
     idle: Line<AtomicU32>,
-    /// Odd while the consumer reads the memory of the producer.
+    /// Odd while the consumer reads the producer's memory.
     reads: Line<AtomicU64>,
-    /// Not 0 once the consumer has found that it can.
+    /// Nonzero while the consumer can read the producer's memory.
     takes_references: AtomicU32,
 }
 
-/// What the producer writes, besides the ring.
+/// The fields that the producer writes, besides the ring.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct ProducerState {
     waiting: AtomicU32,
-    /// Grows when an export is added or ends.
+    /// Incremented when an export is added or ends.
     exports_changed: AtomicU32,
     /// References in records before this position are void.
     void_before: Line<AtomicU64>,
 }
 
-/// A value in cache lines of its own.
+/// A value on its own pair of cache lines.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct Line<T>(T);
@@ -80,17 +80,17 @@ impl Header {
         &self.consumer.head
     }
 
-    /// Not 0 while the consumer sleeps, and must be woken for a record.
+    /// Returns the flag that is nonzero while the consumer sleeps and must be woken for a record.
     pub(super) fn consumer_idle(&self) -> &AtomicU32 {
         &self.consumer.idle.0
     }
 
-    /// Not 0 while the producer waits for room, and must be woken for it.
+    /// Returns the flag that is nonzero while the producer waits for room and must be woken for it.
     pub(super) fn waiting(&self) -> &AtomicU32 {
         &self.producer.waiting
     }
 
-    /// Shows the producer that the consumer can read its memory.
+    /// Informs the producer that the consumer can read its memory.
     pub(super) fn accept_references(&self) {
         self.consumer.takes_references.store(1, Ordering::Release);
     }
@@ -104,15 +104,15 @@ impl Header {
         self.consumer.takes_references.load(Ordering::Acquire) != 0
     }
 
-    /// Begins to read the memory of the producer; returns before which position references are void.
+    /// Begins to read the producer's memory. Returns the position before which references are void.
     pub(super) fn begin_reads(&self) -> u64 {
         self.consumer.reads.0.fetch_add(1, Ordering::Relaxed);
-        // The producer stores what is void, and then looks whether it is being read.
+        // Pairs with the fence in `void_references`: the producer stores the position before it checks for reads.
         fence(Ordering::SeqCst);
         self.producer.void_before.0.load(Ordering::Relaxed)
     }
 
-    /// Before which position references are void, after what was read of them.
+    /// Returns the position before which references are void, ordered after the caller's reads of the memory.
     pub(super) fn void_before(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.producer.void_before.0.load(Ordering::Relaxed)
@@ -122,15 +122,15 @@ impl Header {
         self.consumer.reads.0.fetch_add(1, Ordering::Release);
     }
 
-    /// Makes the references before `position` void, and waits until none of them is being read; returns whether
-    /// that is so.
+    /// Makes the references before `position` void, and waits until none of them is being read. Returns false if the
+    /// deadline passes first.
     pub(super) fn void_references(&self, position: u64, deadline: Deadline) -> bool {
         if self.consumer.head.load(Ordering::Acquire) >= position {
             return true;
         }
         let void = &self.producer.void_before.0;
         void.fetch_max(position, Ordering::Relaxed);
-        // The consumer stores that it reads, and then looks what is void.
+        // Pairs with the fence in `begin_reads`: the consumer marks its reads before it checks what is void.
         fence(Ordering::SeqCst);
         let reads = &self.consumer.reads.0;
         let begun = reads.load(Ordering::Acquire);
@@ -143,12 +143,12 @@ impl Header {
         true
     }
 
-    /// How many times the exports have changed.
+    /// Returns how many times the exports have changed.
     pub(super) fn exports_changed(&self) -> u32 {
         self.producer.exports_changed.load(Ordering::Acquire)
     }
 
-    /// Puts an export into a slot, under a new number, or with number 0 takes out the one that is there.
+    /// Stores an export in a slot under a new number. Number 0 removes the slot's export.
     pub(super) fn set_export(&self, slot: usize, number: u64, words: &ExportWords) {
         let Some(slot) = self.exports.get(slot) else {
             return;
@@ -161,18 +161,18 @@ impl Header {
         slot.number.store(number, Ordering::Release);
         let changed = &self.producer.exports_changed;
         changed.fetch_add(1, Ordering::Release);
-        // The consumer stores that it sleeps, and then looks for changes.
+        // The consumer marks that it sleeps before it checks for changes.
         fence(Ordering::SeqCst);
     }
 
-    /// The export of a slot and its number, if there is one.
+    /// Returns the export in a slot and its number, if there is one.
     pub(super) fn export(&self, slot: usize) -> Option<(u64, ExportWords)> {
         let slot = self.exports.get(slot)?;
         let number = slot.number.load(Ordering::Acquire);
         let words = slot.words.each_ref();
         let words = words.map(|word| word.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
-        // The slot is being changed, so the consumer will look again.
+        // A slot that is being changed is skipped, as the consumer will look again.
         let is_whole = number != 0 && slot.number.load(Ordering::Relaxed) == number;
         is_whole.then_some((number, words))
     }
@@ -186,7 +186,7 @@ impl Header {
         slot.answered.store(number, Ordering::Release);
     }
 
-    /// What the consumer says of an export.
+    /// Returns the consumer's answer to an export.
     pub(super) fn answer_to(&self, slot: usize, number: u64) -> Answer {
         let Some(slot) = self.exports.get(slot) else {
             return Answer::Refused;

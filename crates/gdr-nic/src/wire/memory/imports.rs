@@ -1,4 +1,4 @@
-//! GPU memory of the producer of a ring that this process has imported, and the copies of payloads there.
+//! GPU memory of a ring's producer that this process has imported, and the copies of payloads from it.
 
 use std::array;
 use std::fmt;
@@ -18,29 +18,31 @@ use super::segment::Segment;
 use super::stalled::MOST_COPIED;
 use crate::buffer::{Buffer, CopyThread, IncomingCopy, IncomingState, PeerMemory, PeerState};
 
-/// How long a record waits for its copy before that is given up, if it has not begun and no other copy ends: the driver may
-/// be held up by a kernel that waits for these very bytes. The producer sends them again, by itself.
+/// How long a record waits for its copy if the copy has not started and no other copy ends: the driver may be blocked
+/// by a kernel that waits for these very bytes. The record is then dropped, and the producer retransmits with copied
+/// payloads.
 const LATE: Duration = Duration::from_micros(500);
 
-/// For how long references to memory are refused after such a record, the first time. Each further time without a copy
-/// of it between multiplies it by four, up to [`LONGEST_PAUSE`].
+/// How long references to memory are refused after such a record, the first time. Each further time without a complete
+/// copy from the memory in between multiplies the pause by four, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a ring's consumer has imported.
+/// The memory that a ring's consumer has imported.
 #[derive(Debug)]
 pub(crate) struct Imports {
     segment: Arc<Segment>,
-    /// How many changes of the exports were seen.
+    /// The change count of the exports when they were last read.
     seen: u32,
     imports: Vec<Import>,
-    /// By which exports are opened that were not seen yet; `None` where this process had no room for it.
+    /// Descriptors of exports that are not imported yet, by export number; `None` where this process could not open one
+    /// more.
     descriptors: Vec<(u64, Option<OwnedFd>)>,
     copies: Vec<PlacedRun>,
     ended: Ended,
-    /// The payload of the last record cannot be copied now.
+    /// Whether the payload of the last record cannot be copied now.
     is_lost: bool,
-    /// Nor can other payloads that go to the same memory.
+    /// Whether no payload from the same memory can be copied to that destination.
     is_useless: bool,
 }
 
@@ -49,19 +51,19 @@ struct Import {
     slot: usize,
     number: u64,
     export: DeviceExport,
-    /// By each GPU with registered memory.
+    /// The import of each GPU with registered memory.
     memories: Vec<PeerMemory>,
     answer: Answer,
-    /// Why references to it are refused for a while.
+    /// The pause during which references to the memory are refused.
     pause: Option<Pause>,
     next_pause: Duration,
 }
 
-/// A copy was late: the driver is held up.
+/// A pause after a late copy, which shows that the driver is blocked.
 #[derive(Debug)]
 struct Pause {
     until: Instant,
-    /// The copy. It ends when the driver is not held up any more. It may not have been handed over.
+    /// The late copy, which ends once the driver is no longer blocked. `None` if the record found no place for a copy.
     late: Option<IncomingCopy>,
 }
 
@@ -72,7 +74,7 @@ impl Pause {
 }
 
 impl Import {
-    /// Has the producer send copies of it until the driver does what `late` waits for.
+    /// Makes the producer send copies of the memory's bytes until the pause and the copy `late` have ended.
     fn pause(&mut self, late: Option<IncomingCopy>) {
         let until = Instant::now() + self.next_pause;
         self.pause = Some(Pause { until, late });
@@ -82,7 +84,7 @@ impl Import {
 
     fn has(&self, payload: Extent) -> bool {
         let (base, len) = (self.export.base().get(), self.export.len());
-        // The address is from the other process, so nothing is added before it is checked.
+        // The address comes from the other process, so it is checked before any addition.
         let offset = payload.addr.checked_sub(base);
         offset
             .and_then(|offset| offset.checked_add(payload.len.into()))
@@ -90,11 +92,11 @@ impl Import {
     }
 }
 
-/// A copy of the payloads of records that follow each other.
+/// A copy of the payloads of consecutive records.
 #[derive(Debug)]
 struct PlacedRun {
     qpn: Qpn,
-    /// The position of the first record, and the end of the last one where it is known.
+    /// The position of the first record, and the end of the last one if it is known.
     records: (u64, Option<u64>),
     from: Extent,
     to: Buffer,
@@ -108,7 +110,7 @@ impl PlacedRun {
         first <= position && end.is_none_or(|end| position < end)
     }
 
-    /// Whether it has the payload of a record.
+    /// Returns whether the copy includes the payload of a record, at this destination.
     fn has(&self, position: u64, from: Extent, to: &Buffer, offset: u64) -> bool {
         let before = from.addr.wrapping_sub(self.from.addr);
         self.has_record(position)
@@ -126,7 +128,7 @@ pub(crate) struct DeviceRun<'a> {
     header: Bth,
     position: u64,
     addr: u64,
-    /// Looks for later records that continue it. It takes time for each of them.
+    /// Looks for later records that continue this one, at a cost for each of them.
     continuation: &'a dyn Fn() -> Continuation,
 }
 
@@ -138,16 +140,16 @@ impl fmt::Debug for DeviceRun<'_> {
     }
 }
 
-/// How many copies of a thread had ended when that was looked at last; of several threads the greatest number.
+/// The number of ended copies of a copy thread when it was last checked; with several threads, the greatest number.
 #[derive(Debug, Default)]
 struct Ended {
     count: u64,
-    /// When it was found to have grown.
+    /// When the number was last found to have grown.
     since: Option<Instant>,
 }
 
 impl Ended {
-    /// Returns whether it has grown, now or a short time ago.
+    /// Returns whether the number has grown, now or within the last [`LATE`].
     fn follow(&mut self, count: u64) -> bool {
         let grows = self.count < count;
         if grows {
@@ -158,12 +160,12 @@ impl Ended {
     }
 }
 
-/// What becomes of a record whose payload is not there yet.
+/// The decision on a record whose payload has not arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pending {
-    /// It waits.
+    /// The record waits.
     Waits,
-    /// It is dropped, as if it had been lost.
+    /// The record is dropped, as if it had been lost.
     Lost,
 }
 
@@ -181,26 +183,27 @@ impl Imports {
         }
     }
 
-    /// Whether the producer has changed its exports, or a descriptor of one has arrived.
+    /// Returns whether the producer has changed its exports, or a descriptor has arrived.
     pub(super) fn have_changed(&self) -> bool {
         self.segment.header().exports_changed() != self.seen || !self.descriptors.is_empty()
     }
 
-    /// Keeps the descriptor by which an export is opened until that is done. That of another one is closed.
+    /// Keeps the descriptor of an export until the export is imported. Closes descriptors of numbers that are not
+    /// offered.
     pub(super) fn add_descriptor(&mut self, number: ExportNumber, descriptor: Option<OwnedFd>) {
         let header = self.segment.header();
         let offered: [_; EXPORTS] = array::from_fn(|slot| header.export(slot).map(|it| it.0));
         self.descriptors.retain(|it| it.0 != number.0);
         self.descriptors.push((number.0, descriptor));
-        // One for each export, whatever the producer sends, and none of an export that has ended.
+        // At most one for each current export, whatever the producer sends.
         self.descriptors.retain(|it| offered.contains(&Some(it.0)));
     }
 
-    /// Follows the exports of the producer. What is new is imported by all of `threads`.
+    /// Follows changes of the producer's exports. New ones are imported by all of `threads`.
     pub(super) fn follow(&mut self, threads: impl FnOnce() -> Vec<CopyThread>) {
         let header = self.segment.header();
         if self.have_changed() {
-            // Read this before the exports, so that the next call sees later changes.
+            // Read before the exports, so that the next call sees later changes.
             self.seen = header.exports_changed();
             let threads = threads();
             let mut descriptors = std::mem::take(&mut self.descriptors);
@@ -214,7 +217,7 @@ impl Imports {
                 {
                     continue;
                 }
-                // The producer uses the slot for something else, so the old export has ended.
+                // The producer has reused the slot, so the old export has ended.
                 self.imports.retain(|import| import.slot != slot);
                 let Some((number, words)) = export else {
                     continue;
@@ -222,7 +225,7 @@ impl Imports {
                 let export = export_of(&words);
                 let passed = descriptors.extract_if(.., |it| it.0 == number).last();
                 if export.descriptor().is_some() && passed.is_none() {
-                    // It comes after the export.
+                    // The descriptor arrives after the export.
                     continue;
                 }
                 let descriptor = passed.and_then(|it| it.1);
@@ -243,7 +246,7 @@ impl Imports {
         }
         for import in &mut self.imports {
             if import.pause.take_if(|pause| pause.has_ended()).is_some() {
-                // The producer may refer to it again.
+                // The producer may refer to the memory again.
                 import.answer = Answer::Imported;
                 header.answer(import.slot, import.number, import.answer);
             }
@@ -261,12 +264,12 @@ impl Imports {
         }
     }
 
-    /// Whether a payload is in memory that was imported.
+    /// Returns whether a payload is in imported memory.
     pub(super) fn have(&self, payload: Extent) -> bool {
         self.imports.iter().any(|import| import.has(payload))
     }
 
-    /// The record at `position`, which begins with `header` and has a payload at `addr`.
+    /// Returns the record at `position`, which begins with `header` and has its payload at `addr`.
     pub(super) fn run<'a>(
         &'a mut self,
         header: Bth,
@@ -283,21 +286,21 @@ impl Imports {
         }
     }
 
-    /// A record that begins with `header` was processed, or dropped: after the last one of a message nothing of its copies
-    /// is needed.
+    /// Records that the record with this header was processed or dropped. After the last record of a message, drops the
+    /// message's copies.
     pub(super) fn pass(&mut self, header: Bth) {
         if ends_message(header) {
             self.copies.retain(|run| run.qpn != header.dest_qpn);
         }
     }
 
-    /// Decides about a record whose payload is not there, and that is passed since some time.
+    /// Decides on a record whose payload has not arrived, and which was first passed at `since`.
     pub(super) fn wait(&mut self, position: u64, since: Instant, payload: Extent) -> Pending {
         let is_lost = std::mem::take(&mut self.is_lost);
         if !is_lost && (since.elapsed() < LATE || self.makes_progress(position)) {
             return Pending::Waits;
         }
-        // What has begun to write is waited for: it may end after what is sent again was placed.
+        // Wait for a copy that has started to write, as it could overwrite bytes of the retransmission.
         let mut is_copied = false;
         let mut has_failed = is_lost;
         let of_record = self.copies.iter().filter(|run| run.has_record(position));
@@ -316,25 +319,25 @@ impl Imports {
         let of_record = |run: &mut PlacedRun| run.has_record(position);
         let late = self.copies.extract_if(.., of_record).last();
         if is_lost && std::mem::take(&mut self.is_useless) {
-            // Refuse it permanently: no thread of this process can copy this memory.
+            // Refuse the memory permanently: no thread of this process can copy it.
             self.answer(payload, |import| import.answer = Answer::Refused);
         } else if !is_lost {
-            // When the late copy ends, the driver is known to make progress again.
+            // The end of the late copy will show that the driver makes progress again.
             let mut late = late.map(|run| run.copy);
             self.answer(payload, |import| import.pause(late.take()));
         }
         Pending::Lost
     }
 
-    /// Whether copies end before the one for the record at `position` has begun.
+    /// Returns whether other copies end while the copy for the record at `position` has not started.
     fn makes_progress(&mut self, position: u64) -> bool {
         let of_record = self.copies.iter().find(|run| run.has_record(position));
-        // The copy may have to wait for others before it is handed over.
+        // Without a copy of its own, the record waits for a place among the other copies.
         let run = of_record.or(self.copies.first());
         run.is_some_and(|run| self.ended.follow(run.copy.ended_of_thread()))
     }
 
-    /// Changes the answer to what has a payload.
+    /// Changes the answers to the exports that contain a payload.
     fn answer(&mut self, payload: Extent, mut change: impl FnMut(&mut Import)) {
         let header = self.segment.header();
         for import in self.imports.iter_mut().filter(|import| import.has(payload)) {
@@ -345,10 +348,10 @@ impl Imports {
 }
 
 impl DeviceRun<'_> {
-    /// Copies the bytes at `from` to `offset` in a buffer, where the message may write `room` bytes.
+    /// Copies the bytes at `from` to `offset` in a buffer, where the message may still write `room` bytes.
     ///
     /// # Errors
-    /// [`AccessError::NotYet`] until they are there.
+    /// [`AccessError::NotYet`] until the bytes have arrived.
     pub(crate) fn place(
         &mut self,
         to: &Buffer,
@@ -357,7 +360,7 @@ impl DeviceRun<'_> {
         room: u32,
     ) -> Result<(), AccessError> {
         let (imports, position) = (&mut *self.imports, self.position);
-        // The records of a queue pair are passed in order, and a message begins with a first packet.
+        // The records of a queue pair are passed in order, and each message begins with a first or only packet.
         let opcode = Opcode::from_byte(self.header.opcode);
         let begins = opcode.is_none_or(|opcode| opcode.position().is_first());
         let is_past = |run: &PlacedRun| {
@@ -370,21 +373,21 @@ impl DeviceRun<'_> {
         let known = known.rev().find(|run| run.has(position, from, to, offset));
         if let Some(run) = known {
             match run.copy.state() {
-                // The producer gives the memory back after it has made the record void.
+                // The producer reuses the memory only after it has made the record void, so these bytes are valid.
                 IncomingState::Complete if imports.segment.header().void_before() <= position => {
                     let of_payload = imports.imports.iter_mut().filter(|it| it.has(from));
                     of_payload.for_each(|import| import.next_pause = FIRST_PAUSE);
                     return Ok(());
                 }
-                // The record is void: the memory may have changed while it was copied.
+                // The record is void, so the memory may have changed during the copy.
                 IncomingState::Complete => imports.is_lost = true,
                 IncomingState::InProgress => {}
                 IncomingState::Failed => imports.is_lost = true,
             }
             return Err(AccessError::NotYet);
         }
-        // The whole rest of a WRITE is copied, without a look at later records: `room` is what the message has left.
-        // If these refer to something else, they are copied again.
+        // The rest of a WRITE is copied as a whole, without checking later records: `room` is the length that the
+        // message has left. If later records refer to other memory, their payloads are copied again.
         let all_of_message = Extent { len: room, ..from };
         let is_write = opcode.is_some_and(|opcode| opcode.is_write());
         let takes_all = is_write
@@ -422,14 +425,14 @@ impl DeviceRun<'_> {
                 });
             }
             None => {
-                // A copy that the driver refused has ended what was open.
+                // If the driver refused a copy, the imported memory was closed.
                 let may_copy = |memory: &PeerMemory| {
                     memory.state() == PeerState::Ready
                         && to.copy_thread().is_some_and(|it| it.has_opened(memory))
                 };
                 let of_payload = imports.imports.iter().filter(|import| import.has(all));
                 imports.is_useless = !of_payload.flat_map(|it| &it.memories).any(may_copy);
-                // There may be too many copies until one of them ends.
+                // If there are too many copies, wait until one of them ends.
                 let mut copies = imports.copies.iter();
                 let in_progress = |run: &PlacedRun| run.copy.state() == IncomingState::InProgress;
                 imports.is_lost = imports.is_useless || !copies.any(in_progress);
@@ -450,10 +453,10 @@ mod tests {
     use gdr_udp::Deadline;
 
     const LEN: u32 = 4096;
-    /// The end of the last record, which is one line.
+    /// The length of a record: one cache line.
     const LINE: u64 = 64;
 
-    /// Memory of a producer that was imported, and memory of this process.
+    /// Imported memory of a producer, and memory of this process.
     struct Ends {
         imports: Imports,
         segment: Arc<Segment>,
@@ -471,7 +474,7 @@ mod tests {
             let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN.into()).unwrap());
             let pinned = Context::open_for(&gpu).unwrap().pin_buffer(&memory);
             let mapping = pinned.unwrap().map().unwrap();
-            // SAFETY: it outlives the buffer, and nothing else uses it.
+            // SAFETY: the allocation outlives the buffer, and nothing else uses it.
             let borrowed = unsafe { DeviceBuffer::borrowed(&gpu, memory.ptr(), LEN.into()) };
             let thread = CopyThread::new(&gpu);
             let from = CopyEngineThreshold::From(u64::MAX);
@@ -499,7 +502,7 @@ mod tests {
             }
         }
 
-        /// Passes the record at `position`, which is for a queue pair.
+        /// Passes the record at `position`, which is for this queue pair.
         fn place(&mut self, qpn: u32, position: u64) -> Result<(), AccessError> {
             let records = || Continuation {
                 len: LEN,
@@ -514,13 +517,14 @@ mod tests {
             run.place(&self.to, 0, self.payload, LEN)
         }
 
-        /// Decides about the record at `position`, which is late.
+        /// Decides on the record at `position`, which is late.
         fn wait(&mut self, position: u64) -> Pending {
             let since = Instant::now().checked_sub(2 * LATE).unwrap();
             self.imports.wait(position, since, self.payload)
         }
 
-        /// Begins copies until a record finds no place for one more; returns its queue pair and position.
+        /// Starts copies until there is no place for another. Returns the queue pair and position of the record that
+        /// found none.
         fn fill(&mut self) -> (u32, u64) {
             for qpn in 1.. {
                 let position = u64::from(qpn) * LINE;
@@ -578,7 +582,7 @@ mod tests {
         let exported = theirs.export().unwrap();
         let segment = Arc::new(Segment::create(1 << 14).unwrap().0);
         let mut imports = Imports::new(Arc::clone(&segment));
-        // The producer gives each slot two exports before this end looks.
+        // The producer uses each slot for two exports before this end checks.
         for number in 1..=2 * EXPORTS as u64 {
             let slot = number as usize % EXPORTS;
             let header = segment.header();
@@ -590,7 +594,7 @@ mod tests {
         assert!(kept.eq(EXPORTS as u64 + 1..=2 * EXPORTS as u64));
     }
 
-    /// The producer offers it again then.
+    /// The producer then offers the memory again.
     #[test]
     fn memory_for_whose_descriptor_there_was_no_room_is_refused() {
         let gpu = || Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
@@ -616,7 +620,7 @@ mod tests {
         let mut held = ends.thread.hold_up();
         assert_eq!(ends.place(1, 0), Err(AccessError::NotYet));
         assert_eq!(ends.place(2, LINE), Err(AccessError::NotYet));
-        // Each is on a stream of its own.
+        // Each copy is on a stream of its own.
         held.remove(0);
         ends.await_copy(0);
         assert_eq!(ends.wait(LINE), Pending::Waits, "the first one has ended");
@@ -684,7 +688,7 @@ mod tests {
         assert_eq!(ends.imports.imports[0].next_pause, FIRST_PAUSE);
     }
 
-    /// The producer flushes a request, and its program uses the memory again, while the payload is copied.
+    /// The producer flushes a request, and its program reuses the memory, while the payload is copied.
     #[test]
     fn what_was_copied_for_a_record_that_is_void_by_then_is_not_delivered() {
         let mut ends = Ends::new();

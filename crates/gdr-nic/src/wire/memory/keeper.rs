@@ -1,4 +1,4 @@
-//! Makes the rings of a device, and ends those whose other end is gone.
+//! The thread that creates the rings of a device, and ends those whose other end is gone.
 
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
@@ -33,41 +33,42 @@ use gdr_udp::Slot;
 use gdr_udp::address;
 use gdr_udp::local_socket::wait_readable;
 
-/// How many bytes a ring has.
+/// The length of a ring in bytes.
 const RING: usize = 1 << 18;
 const _: () = assert!(RING > 8 * MAX_DATAGRAM);
-/// How long a device that connects waits for the other one's answer.
+/// How long [`RingKeeper::reach`] waits for the other device's answer.
 const ANSWER_LIMIT: Duration = Duration::from_millis(200);
-/// How long a device that did not answer is not asked again, and how long its answer is waited for.
+/// How long a device that did not answer is not asked again, and how long the thread waits for an answer.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long a process may take to end once its descriptors are closed.
+/// How long a process may take to exit after its descriptors were closed.
 const ENDING: Duration = Duration::from_secs(2);
-/// How long connections are not accepted after that failed: for want of descriptors, mostly.
+/// How long no connections are accepted after accepting one has failed, mostly for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How many devices may be about to say what they want.
+/// The maximum number of accepted connections whose first message has not arrived.
 const MOST_NEW: usize = 128;
 
-/// Makes the rings of a device. The rings it has made end when this is dropped.
+/// Creates and watches the rings of a device. Dropping it ends its thread, which closes the connections of the rings.
 pub(crate) struct RingKeeper {
     origin: ProcessId,
-    /// Whether this host has the address of the device.
+    /// Whether this host has the device's address.
     is_present: Arc<AtomicBool>,
     requests: RingRequests,
     thread: Option<EndingThread>,
-    /// Devices that did not answer, and when. One thread at a time makes a ring.
+    /// Devices that did not answer, and when they were asked. The lock also ensures that one thread at a time creates a
+    /// ring.
     silent: Mutex<Vec<((SocketAddr, Slot), Instant)>>,
 }
 
-/// What the thread is to do.
+/// A request to the thread.
 enum Request {
-    /// A ring was made.
+    /// Watches a ring that was created.
     Watch(Watched),
-    /// The engine of these numbers wants a ring to the device that has a queue pair.
+    /// Creates a ring from the engine with this range of numbers to the device that has a queue pair.
     Make(QpnRange, SocketAddr, Qpn),
     Stop,
 }
 
-/// Passes requests to the thread that keeps the rings of a device.
+/// A handle for requests to the thread that keeps the rings of a device.
 #[derive(Clone)]
 pub(crate) struct RingRequests {
     sender: Sender<Request>,
@@ -76,13 +77,13 @@ pub(crate) struct RingRequests {
 }
 
 impl RingRequests {
-    /// Asks for a ring from the engine of these numbers to the device that has a queue pair, without waiting.
+    /// Requests a ring from the engine with the range `from` to the device that has a queue pair, without waiting.
     pub(crate) fn ask(&self, from: QpnRange, to: SocketAddr, qpn: Qpn) {
         self.send(Request::Make(from, to, qpn));
     }
 
     fn send(&self, request: Request) {
-        // The thread may have ended with the device.
+        // Sending fails if the thread has ended with the device.
         let _ = self.sender.send(request);
         // This only fails if the counter is at its limit, which wakes the thread as well.
         if let Err(error) = rustix::io::write(&*self.notify, &1_u64.to_ne_bytes()) {
@@ -91,21 +92,22 @@ impl RingRequests {
     }
 }
 
-/// A ring that another device was asked to accept.
+/// A ring that another device was asked to accept, and has not answered for.
 struct Asked {
     socket: ProcessFd,
     engine: Arc<SharedEngine>,
     to: SocketAddr,
     slot: Slot,
     segment: Segment,
-    /// When it is asked no longer.
+    /// When to stop waiting for the answer.
     until: Deadline,
-    /// The other process reads it before it answers.
+    /// The secret that the other process reads from this one's memory before it answers.
     _token: Box<u64>,
 }
 
 impl Asked {
-    /// Asks the device that has a queue pair; `None` if it is not one of this host and user.
+    /// Asks the device that has a queue pair to accept a ring. Returns `None` unless it is a device of this host and
+    /// user.
     fn new(
         engine: &Arc<SharedEngine>,
         to: SocketAddr,
@@ -136,19 +138,19 @@ impl Asked {
         }))
     }
 
-    /// Takes the answer that has arrived. Packets go by the ring from here on.
+    /// Receives the answer, which has arrived. From here on packets are sent on the ring.
     fn finish(self) -> std::result::Result<Watched, Errno> {
         let (reaches, [doorbell]) = rendezvous::receive_welcome(self.socket.as_fd())?;
         let segment = Arc::new(self.segment);
         let socket = Arc::new(self.socket);
         let passes = Arc::downgrade(&socket);
-        // Lock the engine only for this step: the wait for the answer was without the lock.
+        // Lock the engine only now: waiting for the answer took no lock.
         let mut engine = self.engine.lock();
         let ring = engine
             .rings
             .add_outbound(segment, self.to, reaches, doorbell, passes);
         drop(engine);
-        // Without the watch, connections to a process that has ended fail by their own timers.
+        // If this fails, connections to a process that has ended fail by their own timers.
         let process = PeerProcess::of_unix(socket.as_fd()).ok();
         tracing::debug!(to = %self.to, from = %self.engine.local(), "a ring to a device of this host");
         Ok(Watched {
@@ -160,7 +162,7 @@ impl Asked {
     }
 }
 
-/// A ring, and the connection that is open as long as its other end exists.
+/// A ring, and the connection that stays open as long as its other end exists.
 struct Watched {
     socket: Arc<ProcessFd>,
     engine: Arc<SharedEngine>,
@@ -168,17 +170,17 @@ struct Watched {
     end: End,
 }
 
-/// Which end of a ring this one is.
+/// The end of a ring that this process has.
 enum End {
-    /// Packets leave on it, to this process, if it is visible.
+    /// It sends packets to this process, if the process is visible here.
     Sending(Option<PeerProcess>),
     Receiving,
 }
 
 impl Watched {
-    /// Takes what the other end, whose socket is readable, has sent; returns whether that end is gone.
+    /// Receives what the other end, whose socket is readable, has sent. Returns whether that end is gone.
     fn has_ended(&self) -> bool {
-        // Nothing is ever sent to a sender.
+        // A receiver never sends anything on the connection, so only its end makes the socket readable.
         if let End::Sending(_) = self.end {
             return true;
         }
@@ -195,7 +197,8 @@ impl Watched {
     }
 }
 
-/// Connections whose packets left on a ring that has ended. If the process at its other end ends soon, so do they.
+/// Connections that sent on a ring that has ended. If the process at its other end exits before `until`, they end as
+/// well.
 struct Left {
     process: PeerProcess,
     until: Deadline,
@@ -204,8 +207,8 @@ struct Left {
 }
 
 impl RingKeeper {
-    /// Listens for devices that want to send to one of these engines of a device. `None` if another process
-    /// has the name of the device.
+    /// Starts listening for devices that want to send to one of these engines of a device. Returns `None` if another
+    /// process has the device's name.
     pub(crate) fn start(engines: Vec<Arc<SharedEngine>>) -> Result<Option<Self>> {
         let failed = |call| move |errno: Errno| Error::os(call, errno);
         let listeners = listen(&engines).map_err(failed("listening for devices of this host"))?;
@@ -242,15 +245,15 @@ impl RingKeeper {
         }))
     }
 
-    /// Where the engines of the device ask for rings.
+    /// Returns the handle by which the device's engines request rings.
     pub(crate) fn requests(&self) -> RingRequests {
         self.requests.clone()
     }
 
-    /// Makes a ring from an engine to the device that has a queue pair, unless there is one or that device is
-    /// not of this host and user. It takes some system calls the first time.
+    /// Creates a ring from an engine to the device that has a queue pair, unless there is one or that device is not of
+    /// this host and user. Waits for the device's answer, for at most [`ANSWER_LIMIT`].
     pub(crate) fn reach(&self, engine: &Arc<SharedEngine>, to: SocketAddr, qpn: Qpn) {
-        // Look without the list of silent devices first, because most connections find a ring.
+        // Check without the lock on the silent devices first, as most connections find a ring.
         if !self.is_present.load(Ordering::Acquire) || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
@@ -258,7 +261,7 @@ impl RingKeeper {
         silent.retain(|(_, since)| since.elapsed() < SILENCE);
         let device = (to, Slot::of(qpn));
         let is_silent = silent.iter().any(|(silent, _)| *silent == device);
-        // Look again: another thread may have created the ring before this one locked the list.
+        // Check again: another thread may have created the ring before this one had the lock.
         if is_silent || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
@@ -267,8 +270,7 @@ impl RingKeeper {
             Ok(None) => {}
             Err(error) => {
                 tracing::debug!(%error, %to, "no ring to a device of this host; packets go by UDP");
-                // Each further connection would wait for the whole time limit, so the device is not asked
-                // again for a while.
+                // Otherwise each further connection would wait for the whole time limit.
                 silent.push((device, Instant::now()));
             }
         }
@@ -297,7 +299,7 @@ impl Drop for RingKeeper {
     fn drop(&mut self) {
         let thread = self.thread.take();
         if !self.origin.is_current() {
-            // The thread is the parent's, and so is the eventfd that wakes it.
+            // The thread belongs to the parent, and so does the eventfd that wakes it.
             thread.into_iter().for_each(EndingThread::forget);
             return;
         }
@@ -306,13 +308,13 @@ impl Drop for RingKeeper {
     }
 }
 
-/// Listens for devices that want to send to one of these engines of a device. `None` if another process has the
-/// name of the device.
+/// Listens for devices that want to send to one of these engines of a device. Returns `None` if another process has the
+/// device's name.
 fn listen(engines: &[Arc<SharedEngine>]) -> std::result::Result<Option<Vec<ProcessFd>>, Errno> {
     let mut listeners = Vec::new();
     for engine in engines {
         let (address, range) = (engine.local(), engine.socket().range());
-        // Shards of one port share a name, and a single listener serves them. Each slot has its own name.
+        // The shards of one device share a name and a listener, but each slot has its own name.
         if !listeners.is_empty() && !range.is_slot() {
             break;
         }
@@ -324,7 +326,7 @@ fn listen(engines: &[Arc<SharedEngine>]) -> std::result::Result<Option<Vec<Proce
     Ok(Some(listeners))
 }
 
-/// The memory of the process at the other end, if this one can read it.
+/// Returns the memory of the process at the other end, if this process can read it.
 fn memory_of(socket: BorrowedFd<'_>, token: Token) -> Option<ProcessMemory> {
     let process = PeerProcess::of_unix(socket);
     let opened = process.and_then(|process| ProcessMemory::open(process, token));
@@ -334,11 +336,11 @@ fn memory_of(socket: BorrowedFd<'_>, token: Token) -> Option<ProcessMemory> {
     opened.ok()
 }
 
-/// Follows whether this host has the address of a device. Without it the kernel passes no datagram either.
+/// Tracks whether this host has the address of a device. Without the address the kernel delivers no datagrams either.
 struct Presence(LinkWatch);
 
 impl Presence {
-    /// `None` for a loopback address, which does not go.
+    /// Returns `None` for a loopback address, which is never removed.
     fn of(address: IpAddr) -> Option<Self> {
         if address.is_loopback() {
             return None;
@@ -349,7 +351,7 @@ impl Presence {
     }
 }
 
-/// Which of the descriptors of a [`Thread`] are ready, in its order.
+/// The readiness of the descriptors of a [`Thread`], in the order of its lists.
 struct Ready {
     listeners: Vec<bool>,
     new: Vec<bool>,
@@ -365,7 +367,7 @@ struct Thread {
     requests: Receiver<Request>,
     listeners: Vec<ProcessFd>,
     engines: Vec<Arc<SharedEngine>>,
-    /// Connections whose first message has not come.
+    /// Connections whose first message has not arrived.
     new: Vec<ProcessFd>,
     /// Rings whose other end has not answered.
     asked: Vec<Asked>,
@@ -381,8 +383,8 @@ impl Thread {
             if self.follow_address() {
                 continue;
             }
-            // By position in each list: `end` adds to `left`, `greet` and `finish` add to `rings`,
-            // and `accept` adds to `new`, so each list is handled before it grows.
+            // Readiness is by position: `end` adds to `left`, `make_requested_rings` and `finish` add to `rings`, and
+            // `accept` adds to `new`, so each list is handled before it grows.
             self.end_connections(&ready.left);
             let mut is_ready = ready.rings.iter();
             self.end(|ring| is_ready.next().copied().unwrap_or(false) && ring.has_ended());
@@ -392,7 +394,8 @@ impl Thread {
         }
     }
 
-    /// Ends every ring while this host does not have the address. Returns whether that changed.
+    /// Ends every ring when this host loses the address, and listens again once it is back. Returns whether that
+    /// changed.
     fn follow_address(&mut self) -> bool {
         let Some(Presence(watch)) = &mut self.presence else {
             return false;
@@ -405,17 +408,17 @@ impl Thread {
         self.asked.clear();
         self.end(|_| true);
         self.listeners = match has_address {
-            // Without listeners, the packets of others arrive over UDP.
+            // If listening fails, the packets of other devices arrive over UDP.
             true => listen(&self.engines).ok().flatten().unwrap_or_default(),
             false => Vec::new(),
         };
         true
     }
 
-    /// Does what was requested; returns whether to go on.
+    /// Handles the pending requests. Returns false if the thread is to stop.
     fn take_requests(&mut self) -> bool {
         let mut count = [0; 8];
-        // EAGAIN means that a connection has woken the thread.
+        // EAGAIN means that the thread was not woken by a request.
         if let Err(errno) = rustix::io::read(&*self.notify, &mut count)
             && errno != Errno::AGAIN
         {
@@ -431,8 +434,7 @@ impl Thread {
         true
     }
 
-    /// Asks a device for a ring to it, unless there is one. A device that was asked before and has not
-    /// answered is asked again.
+    /// Asks a device for a ring to it, unless there is one. Asks again if an earlier request was not answered.
     fn make(&mut self, from: QpnRange, to: SocketAddr, qpn: Qpn) {
         let of_range = |engine: &&Arc<SharedEngine>| engine.socket().range() == from;
         let Some(engine) = self.engines.iter().find(of_range) else {
@@ -441,7 +443,7 @@ impl Thread {
         if !self.is_present.load(Ordering::Acquire) || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
-        // Drop the older question, because a late answer to it would create a second ring.
+        // Drop the earlier request, as a late answer to it would create a second ring.
         self.asked.retain(|asked| {
             (asked.to, asked.slot) != (to, Slot::of(qpn)) || !Arc::ptr_eq(&asked.engine, engine)
         });
@@ -451,7 +453,7 @@ impl Thread {
         }
     }
 
-    /// Waits until there is something to do.
+    /// Waits until a descriptor is ready or a deadline passes.
     fn wait(&self) -> Ready {
         let notify = [self.notify.as_fd()];
         let listeners = self.listeners.iter().map(AsFd::as_fd);
@@ -467,14 +469,14 @@ impl Thread {
             .chain(presence)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        // EINTR and the like end the wait early.
+        // The earliest deadline limits the wait, which EINTR and the like may end early.
         let left = self.left.iter().map(|left| left.until);
         let asked = self.asked.iter().map(|asked| asked.until);
         let first = left.chain(asked).map(|until| until.remaining()).min();
         let limit = first.and_then(|limit| Timespec::try_from(limit).ok());
         if let Err(errno) = rustix::event::poll(&mut all, limit.as_ref()) {
             tracing::trace!(%errno, "poll of the thread of the rings ended early");
-            // After a failure the kernel has not written them.
+            // After a failure the kernel has not written the events.
             all.iter_mut().for_each(PollFd::clear_revents);
         }
         let mut ready = all.iter().skip(1).map(|fd| !fd.revents().is_empty());
@@ -488,14 +490,14 @@ impl Thread {
         }
     }
 
-    /// Takes the answers to what this device has asked.
+    /// Receives the answers to this device's requests, and drops requests that were not answered in time.
     fn finish(&mut self, ready: &[bool]) {
         let mut ready = ready.iter();
         let (answered, waiting) = mem::take(&mut self.asked)
             .into_iter()
             .partition::<Vec<_>, _>(|_| ready.next().copied().unwrap_or(false));
         self.asked = waiting;
-        // A device that never answers would keep a segment of each that asks it.
+        // Otherwise each device that never answers would hold a segment.
         self.asked.retain(|asked| !asked.until.has_passed());
         for asked in answered {
             match asked.finish() {
@@ -505,7 +507,7 @@ impl Thread {
         }
     }
 
-    /// Ends rings whose other end is gone.
+    /// Ends the rings for which `has_ended` returns true.
     fn end(&mut self, has_ended: impl FnMut(&Watched) -> bool) {
         let (ended, open) = mem::take(&mut self.rings)
             .into_iter()
@@ -513,7 +515,7 @@ impl Thread {
         self.rings = open;
         for watched in ended {
             let connections = watched.engine.close_ring(watched.ring);
-            // Its descriptors close a moment before a process has ended.
+            // Its descriptors are closed a moment before a process has ended.
             if let End::Sending(Some(process)) = watched.end
                 && !connections.is_empty()
             {
@@ -539,7 +541,7 @@ impl Thread {
         });
     }
 
-    /// Makes the rings that other devices ask for.
+    /// Creates the rings that other devices ask for.
     fn make_requested_rings(&mut self, ready: &[bool]) {
         let mut ready = ready.iter();
         let (said, waiting) = mem::take(&mut self.new)
@@ -565,7 +567,7 @@ impl Thread {
             true => memory_of(socket.as_fd(), hello.token),
             false => None,
         };
-        // Do this before answering, so that the first packet may refer to memory.
+        // Before the answer, so that the first packet may refer to memory.
         if memory.is_some() {
             segment.header().accept_references();
         }
@@ -574,7 +576,7 @@ impl Thread {
             memory,
         };
         let welcome = Welcome::to(engine.socket().range());
-        // Do this before answering, because packets arrive as soon as the sender has the answer.
+        // Before the answer, as packets arrive as soon as the sender has it.
         let ring = engine.lock().add_inbound(segment, sender, doorbell);
         let sent = rendezvous::send(socket.as_fd(), &welcome, &[engine.wake_fd().as_fd()]);
         if let Err(errno) = sent {
@@ -597,13 +599,12 @@ impl Thread {
                 Ok(None) => {}
                 Err(errno) => {
                     tracing::debug!(%errno, "accepting a device of this host failed");
-                    // Without a pause the same connection would be ready at once, again and again.
-                    // A request ends the pause.
+                    // Without a pause the same connection would be ready again at once. A request ends the pause.
                     wait_readable(self.notify.as_fd(), ACCEPT_PAUSE);
                 }
             }
         }
-        // The oldest ones are silent, although a device sends its message right after it connects.
+        // A device sends its message right after it connects, so the oldest ones are the most likely to stay silent.
         let surplus = self.new.len().saturating_sub(MOST_NEW);
         self.new.drain(..surplus);
     }

@@ -1,12 +1,12 @@
-//! The wire between devices of one host and one user: rings of packets in shared memory.
+//! The shared-memory wire between devices of one host and one user: rings of packets.
 //!
-//! A ring carries the packets of one engine to another one. Both ends of a connection make one each, for the
-//! direction in which they send. No packet is lost on it, changed or sent to another place, so there is no
-//! ICRC. The protocol is the same as over UDP: the sender may choose either wire for each packet.
+//! A ring carries packets from one engine to another. Each end of a connection creates the ring for the direction in
+//! which it sends. A ring does not lose, corrupt or misdirect packets, so they carry no ICRC. The protocol is the same
+//! as over UDP, and the sender may choose either wire for each packet.
 //!
-//! The processes trust each other as far as one user's processes do: which packets arrive is the sender's choice,
-//! and each is checked as if it had come from a network. See [`segment`] and [`ring`] for what a process can
-//! do to another one by the memory itself.
+//! The processes trust each other as far as processes of one user do: the sender decides which packets arrive, and each
+//! is validated as if it had come from a network. See [`segment`] and [`ring`] for what a process can do to its peer
+//! through the memory itself.
 
 mod exports;
 mod header;

@@ -9,19 +9,19 @@ use rustix::process::{Pid, PidfdFlags};
 
 use gdr_udp::local_socket::wait_readable;
 
-/// A process of this host, or this one.
+/// A process on this host, which may be this one.
 #[derive(Debug)]
 pub(super) struct PeerProcess {
     pid: Pid,
-    /// Shows that the number is still that process.
+    /// The pidfd, which shows whether the PID still belongs to that process.
     descriptor: OwnedFd,
 }
 
 impl PeerProcess {
-    /// The process that has connected a Unix socket, or listened for it.
+    /// Returns the process that connected a Unix socket, or that listened for the connection.
     ///
     /// # Errors
-    /// `ESRCH` if it is not visible here: it is in another PID namespace, or has ended. The errors of `pidfd_open(2)`.
+    /// `ESRCH` if the process is in another PID namespace, or has ended; the errors of `pidfd_open(2)`.
     pub(super) fn of_unix(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
         let (_, pid) = PeerUser::of_unix(socket);
         let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
@@ -33,13 +33,13 @@ impl PeerProcess {
         self.pid
     }
 
-    /// Whether it has ended. If not, no other process had its number before.
+    /// Returns whether the process has ended. While it has not, its PID has not been reused.
     pub(super) fn has_ended(&self) -> bool {
         wait_readable(self.descriptor.as_fd(), Duration::ZERO)
     }
 }
 
-/// Readable once the process has ended.
+/// The descriptor is readable once the process has ended.
 impl AsFd for PeerProcess {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()

@@ -9,29 +9,29 @@ use rustix::process::Pid;
 use super::peer_process::PeerProcess;
 use crate::buffer::volatile_copy::last_word;
 
-/// A secret number in the memory of a process, by which another process of the same user finds that it reads the
-/// right memory, and that the kernel lets it.
+/// A secret number in the memory of a process. Another process of the same user checks by it that it reads the right
+/// memory, and that the kernel permits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token {
-    /// Where it is.
+    /// The address of the number.
     pub(super) addr: u64,
     pub(super) value: u64,
 }
 
 /// The memory of another process of this host and user, or of this one.
 ///
-/// It can be read where the kernel lets a debugger attach, see `PTRACE_MODE_ATTACH_REALCREDS` in `ptrace(2)`: the other
-/// process runs as the same user and can dump core, and no security module forbids it, as Yama does by default
-/// in Ubuntu.
+/// It can be read where the kernel permits a debugger to attach, see `PTRACE_MODE_ATTACH_REALCREDS` in `ptrace(2)`: the
+/// other process must run as the same user and be dumpable, and no security module may forbid it, as Yama does by
+/// default on Ubuntu.
 #[derive(Debug)]
 pub(crate) struct ProcessMemory(PeerProcess);
 
 impl ProcessMemory {
-    /// The memory of a process, if the kernel lets this one read it and it holds the token.
+    /// Opens the memory of a process, if the kernel permits this process to read it and it holds the token.
     pub(super) fn open(process: PeerProcess, token: Token) -> Result<Self, Errno> {
         let memory = Self(process);
         let mut value = [0; 8];
-        // SAFETY: an own array.
+        // SAFETY: the destination is a local array.
         unsafe { memory.read(token.addr, value.as_mut_ptr(), value.len()) }?;
         match u64::from_ne_bytes(value) == token.value && memory.was_read() {
             true => Ok(memory),
@@ -39,47 +39,47 @@ impl ProcessMemory {
         }
     }
 
-    /// Copies `len` bytes at `from` of that process to `to`, the last word after all others.
+    /// Copies `len` bytes at address `from` of that process to `to`, the last word after all others.
     ///
     /// # Safety
-    /// `to` is valid for writes of `len` bytes, to which there are no references.
+    /// `to` must be valid for writes of `len` bytes, to which there are no references.
     pub(crate) unsafe fn read(&self, from: u64, to: *mut u8, len: usize) -> Result<(), Errno> {
         let last = last_word(to, len);
         let body = len - last;
-        // A program may poll the last byte, but the kernel stores in any order.
+        // A program may poll the last byte, but the kernel stores bytes in any order.
         let mut word = [0; size_of::<u64>()];
         let mut done = 0;
         while done < len {
             let in_word = done.saturating_sub(body);
             let parts = [
-                // SAFETY: inside the caller's range, or one past its first part.
+                // SAFETY: the pointer is inside the caller's range, or one past the end of its first part.
                 part(unsafe { to.add(done.min(body)) }, body - done.min(body)),
-                // SAFETY: inside the word.
+                // SAFETY: the offset is less than the length of the word.
                 part(unsafe { word.as_mut_ptr().add(in_word) }, last - in_word),
             ];
             // SAFETY: the parts are inside the caller's range and the word.
             done += unsafe { read_some(self.0.pid(), from.wrapping_add(done as u64), &parts) }?;
         }
         fence(Ordering::Release);
-        // SAFETY: the rest of the caller's range.
+        // SAFETY: this is the rest of the caller's range.
         unsafe { volatile::write(to.add(body), &word[..last]) };
         Ok(())
     }
 
-    /// Whether what was read before was the memory of the process: no other one has its number since.
+    /// Returns whether everything read so far came from that process: it has not ended, so its PID was not reused.
     pub(crate) fn was_read(&self) -> bool {
         !self.0.has_ended()
     }
 }
 
-/// Whether the bytes at both ends of a range of this process can be read by another one. Memory of a device
-/// cannot.
+/// Returns whether another process can read the bytes at both ends of a range of this process. Device memory cannot be
+/// read.
 pub(crate) fn can_be_read(addr: u64, len: usize) -> bool {
     let own = rustix::process::getpid();
     let ends = [addr, addr.wrapping_add(len.saturating_sub(1) as u64)];
     ends.into_iter().all(|end| {
         let mut byte = 0_u8;
-        // SAFETY: an own byte.
+        // SAFETY: the destination is a local byte.
         unsafe { read_some(own, end, &[part(&raw mut byte, 1)]) }.is_ok()
     })
 }
@@ -91,20 +91,21 @@ fn part(to: *mut u8, len: usize) -> libc::iovec {
     }
 }
 
-/// Fills some of the parts, which are not all empty, with the bytes at `from`; returns how many.
+/// Fills the parts, which must not all be empty, with bytes from address `from`, possibly not completely. Returns how
+/// many bytes were copied.
 ///
 /// # Safety
-/// The parts are valid for writes, and there are no references to them.
+/// The parts must be valid for writes, without references to them.
 unsafe fn read_some(pid: Pid, from: u64, parts: &[libc::iovec]) -> Result<usize, Errno> {
     let remote = libc::iovec {
         iov_base: std::ptr::without_provenance_mut(from as usize),
         iov_len: parts.iter().map(|part| part.iov_len).sum(),
     };
     let (pid, count) = (pid.as_raw_nonzero().get(), parts.len() as libc::c_ulong);
-    // SAFETY: the kernel writes to the parts only, and checks the address in the other process.
+    // SAFETY: the kernel writes only to the parts, and checks the address in the other process.
     let copied = unsafe { libc::process_vm_readv(pid, parts.as_ptr(), count, &remote, 1, 0) };
     match usize::try_from(copied) {
-        // The first page cannot be read: bytes were requested, so 0 does not mean the end.
+        // The first page cannot be read: the request was not empty, so 0 does not mean the end.
         Ok(0) => Err(Errno::FAULT),
         Ok(copied) => Ok(copied),
         Err(_) => {
@@ -144,7 +145,7 @@ mod tests {
             for at in 0..9 {
                 let mut to = vec![0; len + at + 1];
                 let source = from[1..].as_ptr().expose_provenance() as u64;
-                // SAFETY: inside the vector, to which there is no other reference.
+                // SAFETY: the range is inside the vector, to which there is no other reference.
                 unsafe { memory.read(source, to.as_mut_ptr().add(at), len) }.unwrap();
                 assert_eq!(to[at..at + len], from[1..=len], "{len} at {at}");
                 assert_eq!(

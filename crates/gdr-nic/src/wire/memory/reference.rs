@@ -1,4 +1,4 @@
-//! A reference to memory of this process that another one may read.
+//! References to memory of this process that another process may read.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use super::exports::Exports;
 use super::segment::Segment;
 use gdr_udp::Deadline;
 
-/// How long the process that reads may take. It takes longer only if it is stopped.
+/// How long to wait for a read in progress. It takes longer only if the reading process is stopped.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// A record that refers to memory of this process.
+/// A record in a ring that refers to memory of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
-    /// The segment of a ring that has not ended.
+    /// The ring's segment, while the ring exists.
     segment: Weak<Segment>,
     /// The position of the record's end.
     end: u64,
@@ -30,7 +30,7 @@ impl Reference {
         }
     }
 
-    /// Ends the access of the other process to the memory.
+    /// Revokes the other process's access to the memory. Waits for a read in progress, for at most [`LIMIT`].
     pub(crate) fn end(&self) {
         let Some(segment) = self.segment.upgrade() else {
             return;
@@ -44,7 +44,7 @@ impl Reference {
     }
 }
 
-/// The last reference of each ring to a memory region, and the rings to whose consumers it was offered.
+/// The last reference in each ring to a memory region, and the rings to whose consumers the region was offered.
 #[derive(Debug, Default)]
 pub(crate) struct References {
     last: Mutex<Vec<Reference>>,
@@ -52,21 +52,21 @@ pub(crate) struct References {
 }
 
 impl References {
-    /// Notes a reference, which is later than the others in its ring.
+    /// Records a reference, which must be later than the other ones in its ring.
     pub(crate) fn add(&self, reference: Reference) {
         let mut all = lock(&self.last);
         let of_ring = |other: &&mut Reference| Weak::ptr_eq(&other.segment, &reference.segment);
         match all.iter_mut().find(of_ring) {
             Some(last) => last.end = reference.end,
             None => {
-                // Rings that have ended.
+                // Drop the references in rings that have ended.
                 all.retain(|other| other.segment.strong_count() > 0);
                 all.push(reference);
             }
         }
     }
 
-    /// Notes that the region, which is GPU memory, was offered to the consumer of a ring.
+    /// Records that the region, which is GPU memory, was offered to the consumer of a ring.
     pub(crate) fn offer(&self, to: &Arc<Exports>) {
         let mut offers = lock(&self.offers);
         offers.retain(|other| other.strong_count() > 0);
@@ -75,7 +75,8 @@ impl References {
         }
     }
 
-    /// Ends all of them. The region is part of `export`, if it is GPU memory: others may be, too.
+    /// Revokes all references. A region of GPU memory is part of `export`, which other regions may share; the offers
+    /// are withdrawn with the last of them.
     pub(crate) fn end(&self, export: Option<&Arc<ExportedMemory>>) {
         for reference in lock(&self.last).drain(..) {
             reference.end();

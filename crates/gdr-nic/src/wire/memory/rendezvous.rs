@@ -1,8 +1,8 @@
-//! How two devices of one host make a ring: the names they listen at, and what they tell each other.
+//! How two devices of one host set up a ring: the names at which they listen, and the messages that they exchange.
 //!
-//! The device that will send connects to the name of the other one, and sends [`Hello`] with the segment of the
-//! ring and an eventfd that wakes it. The answer is [`Welcome`] with the eventfd that wakes the receiver.
-//! The connection stays open while the ring exists. The sending device passes the descriptors of GPU memory on it
+//! The sending device connects to the other one's name, and sends [`Hello`] with the ring's segment and the eventfd
+//! that wakes the sender. The receiving device answers with [`Welcome`] and the eventfd that wakes the receiver. The
+//! connection stays open while the ring exists, and on it the sending device passes the descriptors of GPU memory
 //! ([`ExportNumber`]).
 
 use std::fmt;
@@ -25,25 +25,25 @@ use gdr_udp::QpnRange;
 use gdr_udp::Slot;
 use gdr_udp::local_socket::{self, Connected};
 
-/// What each message begins with. It changes with the messages and with the layout of segments.
+/// The prefix of each message. It changes whenever the messages or the layout of segments do.
 const VERSION: &str = "gdr wire 5";
-/// The longest message.
+/// The maximum length of a message in bytes.
 const MOST: usize = 160;
-/// How many processes may wait to connect.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// What the sending device says of itself, and whom it wants to reach.
+/// The request of the sending device: its identity, and the queue pair to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// Its address and port.
+    /// The address and port of the sending device.
     pub(super) source: SocketAddr,
     /// A queue pair of the receiving device.
     pub(super) qpn: Qpn,
-    /// By which the receiver finds whether it can read the memory of this process.
+    /// Proves to the receiver whether it can read the memory of this process.
     pub(super) token: Token,
 }
 
-/// Which queue pairs the ring reaches: all whose numbers have `value` in the bits of `mask`.
+/// The queue pairs that the ring reaches: all whose numbers have `value` in the bits of `mask`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
     pub(super) mask: u32,
@@ -57,7 +57,7 @@ impl Welcome {
     }
 }
 
-/// Which export of the segment the descriptor that comes with this opens.
+/// The number of the export that the accompanying descriptor opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExportNumber(pub(super) u64);
 
@@ -84,7 +84,7 @@ impl fmt::Display for ExportNumber {
     }
 }
 
-/// The words after the version, if there are exactly that many.
+/// Returns the words after the version, if there are exactly `N`.
 fn words<const N: usize>(message: &[u8]) -> Option<[&str; N]> {
     let text = str::from_utf8(message).ok()?;
     let words = text.strip_prefix(VERSION)?.strip_prefix(' ')?.split(' ');
@@ -122,8 +122,8 @@ impl ExportNumber {
     }
 }
 
-/// The name of the devices at `address` that have their port for themselves, or of the one that has a slot of
-/// it.
+/// Returns the socket name of the devices that have the port at `address` for themselves, or of the device that has a
+/// slot of a shared port.
 fn name(address: SocketAddr, slot: Option<Slot>) -> Result<SocketAddrUnix, Errno> {
     let name = match slot {
         Some(slot) => format!("gdr-roce/{address}/wire/{}", slot.index()),
@@ -132,7 +132,7 @@ fn name(address: SocketAddr, slot: Option<Slot>) -> Result<SocketAddrUnix, Errno
     SocketAddrUnix::new_abstract_name(name.as_bytes())
 }
 
-/// Listens for devices that want to send to the queue pairs of `range` at `address`; `None` if another process
+/// Listens for devices that want to send to the queue pairs of `range` at `address`. Returns `None` if another process
 /// has the name.
 pub(super) fn listen(address: SocketAddr, range: QpnRange) -> Result<Option<ProcessFd>, Errno> {
     let slot = match range {
@@ -142,10 +142,9 @@ pub(super) fn listen(address: SocketAddr, range: QpnRange) -> Result<Option<Proc
     local_socket::listen(&name(address, slot)?, SocketType::SEQPACKET, BACKLOG)
 }
 
-/// Connects to the device that has a queue pair, if that is a device of this host and user.
+/// Connects to the device that has a queue pair. Returns `None` unless it is a device of this host and user.
 pub(super) fn connect(address: SocketAddr, qpn: Qpn) -> Result<Option<ProcessFd>, Errno> {
-    // A device that shares the port is found by its slot; one that does not share it has no slot in its
-    // name.
+    // A device that shares its port has its slot in the name; any other device does not.
     for slot in [Some(Slot::of(qpn)), None] {
         if let Connected::To(socket) =
             local_socket::connect(&name(address, slot)?, SocketType::SEQPACKET)?
@@ -157,7 +156,7 @@ pub(super) fn connect(address: SocketAddr, qpn: Qpn) -> Result<Option<ProcessFd>
     Ok(None)
 }
 
-/// Accepts a connection; `None` if it comes from another user.
+/// Accepts a connection. Returns `None` if it comes from another user.
 pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<ProcessFd>, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::accept_with(listener, flags)?;
@@ -168,12 +167,12 @@ fn is_of_own_user(socket: BorrowedFd<'_>) -> bool {
     PeerUser::of_unix(socket).0 == PeerUser::Own
 }
 
-/// Whether an address is one of this host, so that a device of this host can have it.
+/// Returns whether this host has an address, so that one of its devices can use it.
 fn is_local(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Sends a message with descriptors.
+/// Sends a message with descriptors, without waiting.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     message: &impl fmt::Display,
@@ -186,19 +185,18 @@ pub(super) fn send(
         socket,
         &[IoSlice::new(message.to_string().as_bytes())],
         &mut control,
-        // Without NOSIGNAL, a peer that is gone would cause a signal that ends this process.
+        // Without NOSIGNAL, a closed peer would raise SIGPIPE, which ends this process.
         SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
     )?;
     Ok(())
 }
 
-/// Receives the first message of a device, with the segment and the eventfd that wakes it.
+/// Receives the first message of a device, with the ring's segment and the eventfd that wakes the device.
 pub(super) fn receive_hello(socket: BorrowedFd<'_>) -> Result<(Hello, [OwnedFd; 2]), Errno> {
     let (hello, descriptors) = receive(socket, Hello::parse)?;
-    // This is the doorbell, on which an engine must never wait, whatever the other process has passed.
+    // Make the doorbell nonblocking: an engine must never wait for it, whatever the other process has passed.
     rustix::io::ioctl_fionbio(&descriptors[1], true)?;
-    // The message can name any source, but packets that claim to be from another host must not arrive
-    // through a ring.
+    // The message can name any source, but packets from other hosts must not be forged through a ring.
     match is_local(hello.source.ip()) {
         true => Ok((hello, descriptors)),
         false => Err(Errno::ADDRNOTAVAIL),
@@ -208,15 +206,15 @@ pub(super) fn receive_hello(socket: BorrowedFd<'_>) -> Result<(Hello, [OwnedFd; 
 /// Receives the answer, with the eventfd that wakes the receiver.
 pub(super) fn receive_welcome(socket: BorrowedFd<'_>) -> Result<(Welcome, [OwnedFd; 1]), Errno> {
     let (welcome, [doorbell]) = receive(socket, Welcome::parse)?;
-    // An engine must never wait on it, whatever the other process has passed.
+    // Make it nonblocking: an engine must never wait for it, whatever the other process has passed.
     rustix::io::ioctl_fionbio(&doorbell, true)?;
     Ok((welcome, [doorbell]))
 }
 
-/// Receives the descriptor of an export, or `None` if this process has no room for one more.
+/// Receives the descriptor of an export, or `None` in its place if this process cannot open one more.
 ///
 /// # Errors
-/// `EAGAIN` if there is no message; anything else if there will be none.
+/// `EAGAIN` if no message has arrived yet; after any other error but `EINTR`, none will.
 pub(super) fn receive_export(
     socket: BorrowedFd<'_>,
 ) -> Result<(ExportNumber, Option<OwnedFd>), Errno> {
@@ -249,7 +247,7 @@ fn receive_message<T>(
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            // All descriptors are owned from here on, so that surplus ones are closed.
+            // Take ownership of all descriptors, so that surplus ones are closed.
             descriptors.extend(rights);
         }
     }
@@ -300,7 +298,7 @@ mod tests {
         let two = [sender.as_fd(), receiver.as_fd()];
         let own = "127.0.0.1:4791".parse().unwrap();
         assert_eq!(said("127.0.0.1:4791", &two), Ok(own));
-        // For documentation (RFC 5737).
+        // An address for documentation (RFC 5737), which no host has.
         assert_eq!(said("192.0.2.1:4791", &two), Err(Errno::ADDRNOTAVAIL));
         assert_eq!(said("127.0.0.1:4791", &two[..1]), Err(Errno::PROTO));
     }

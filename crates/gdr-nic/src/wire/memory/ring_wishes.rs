@@ -1,4 +1,4 @@
-//! The devices that datagrams go to without a ring.
+//! Requests for rings to the destinations of datagrams.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,16 +9,16 @@ use gdr_roce::{Qpn, Time};
 
 use gdr_udp::Slot;
 
-/// How long a device is not asked again for a ring, and how many of them are remembered.
+/// The minimum interval between two requests to a device, and the maximum number of devices remembered.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 const MOST: usize = 4096;
 
-/// The devices that datagrams go to without a ring, and when each was asked for one.
+/// The devices that receive datagrams without a ring, and when each was asked for one.
 #[derive(Debug, Default)]
 pub(crate) struct RingWishes(HashMap<(SocketAddr, Slot), Time>);
 
 impl RingWishes {
-    /// Whether a device shall be asked now for a ring to a queue pair. The caller does it then.
+    /// Returns whether to ask a device for a ring to a queue pair now. If so, records that the caller does.
     pub(crate) fn is_due(&mut self, to: SocketAddr, qpn: Qpn, now: Time) -> bool {
         if self.0.len() >= MOST {
             self.0.clear();
@@ -32,7 +32,7 @@ impl RingWishes {
         }
     }
 
-    /// Forgets all of them: a ring has ended, and its device may be there again.
+    /// Forgets all devices: a ring has ended, and its device may be reachable again.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }

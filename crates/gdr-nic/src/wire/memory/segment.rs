@@ -1,4 +1,4 @@
-//! The memory that two processes share for one direction of a ring.
+//! The shared memory of a ring, which carries packets in one direction.
 
 use std::arch::asm;
 use std::ffi::c_void;
@@ -13,46 +13,46 @@ use super::header::Header;
 use super::primitives::AtomicU32;
 use super::ring::{FetchedTo, LINE};
 
-/// How many bytes of a segment are before the ring.
+/// The size in bytes of the area for the header, in front of the ring.
 const HEADER: usize = 4096;
 const _: () = assert!(size_of::<Header>() <= HEADER);
 
-/// A mapping of the memory of a ring: a header, and a ring of bytes whose length is a power of two.
+/// A mapping of a ring's memory: a header, followed by a ring of bytes whose length is a power of two.
 ///
-/// Both processes can write all of it at any time. So every access is through a raw pointer or an atomic, and
-/// what is read is checked as bytes of a stranger.
+/// Both processes can write all of it at any time. Every access is therefore through a raw pointer or an atomic, and
+/// what is read is validated like bytes from an untrusted peer.
 #[derive(Debug)]
 pub(crate) struct Segment {
     start: NonNull<u8>,
     ring: usize,
 }
 
-// SAFETY: the mapping belongs to no thread, and every access to it is atomic or by the single producer or
-// consumer of the ring, which their `&mut self` ensures within this process.
+// SAFETY: the mapping is not tied to a thread, and every access to it is atomic or made by the ring's single producer
+// or consumer, which their `&mut self` enforces within this process.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Makes a segment with a ring of `ring` bytes, and the descriptor by which another process maps it.
+    /// Creates a segment with a ring of `ring` bytes. Returns it with the descriptor by which another process maps it.
     pub(super) fn create(ring: usize) -> Result<(Self, OwnedFd), Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("gdr-wire", flags)?;
         rustix::fs::ftruncate(&fd, (HEADER + ring) as u64)?;
-        // A process that shortened the file would end the other one by SIGBUS.
+        // Otherwise one process could truncate the file, and the other would be killed by SIGBUS.
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
         Ok((Self::map(&fd, ring)?, fd))
     }
 
-    /// Maps the segment of another process, if its size can never change.
+    /// Maps another process's segment, provided that its size can never change.
     pub(super) fn open(fd: &OwnedFd) -> Result<Self, Errno> {
-        // Without seals the other process could shorten the file while this one reads it.
+        // Without seals the other process could truncate the file while this one reads it.
         if !rustix::fs::fcntl_get_seals(fd)?.contains(SEALS) {
             return Err(Errno::PERM);
         }
         let len = rustix::fs::fstat(fd)?.st_size;
         let ring = usize::try_from(len).unwrap_or(0).saturating_sub(HEADER);
-        // The offset of a position is its low bits, which needs a power of two.
+        // A position's offset in the ring is its low bits, which requires a power of two.
         if !(SMALLEST..=LARGEST).contains(&ring) || !ring.is_power_of_two() {
             return Err(Errno::INVAL);
         }
@@ -77,21 +77,21 @@ impl Segment {
     }
 
     pub(super) fn header(&self) -> &Header {
-        // SAFETY: the mapping begins with these bytes, is aligned to a page, and lives as long as `self`. All
-        // fields are atomics, for which every value is valid, and which another process may write.
+        // SAFETY: the mapping begins with these bytes, is page-aligned, and lives as long as `self`. All fields are
+        // atomics, for which every value is valid, even while another process writes them.
         unsafe { self.start.cast().as_ref() }
     }
 
-    /// The word at a multiple of the length of a cache line; `None` if that line is not inside.
+    /// Returns the word at `offset`, a multiple of the cache line length; `None` unless its whole line is inside the
+    /// ring.
     pub(super) fn word(&self, offset: usize) -> Option<&AtomicU32> {
         let at = self.at(offset, LINE)?;
-        // SAFETY: the address is inside the mapping, aligned to a line, and the reference lives no longer than the
-        // segment. Only atomic accesses go to it.
+        // SAFETY: the address is inside the mapping and aligned to a cache line, and the reference lives no longer than
+        // the segment. The word is accessed only atomically.
         Some(unsafe { at.cast().as_ref() })
     }
 
-    /// Begins to move the cache line at `offset` to this processor, which reads or writes it soon. Nothing waits for that,
-    /// while the load or the store would.
+    /// Prefetches the cache line at `offset`, which is accessed soon.
     pub(super) fn fetch(&self, offset: usize, to: FetchedTo) {
         let Some(at) = self.at(offset, LINE) else {
             return;
@@ -120,16 +120,16 @@ impl Segment {
         }
     }
 
-    /// How many bytes the ring has.
+    /// Returns the length of the ring in bytes.
     pub(super) fn ring_len(&self) -> usize {
         self.ring
     }
 
-    /// The address of the byte at `offset` of the ring, which is valid for `len` bytes; `None` if these are not
-    /// inside.
+    /// Returns the address of the byte at `offset` in the ring, valid for `len` bytes; `None` if the range exceeds the
+    /// ring.
     pub(super) fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
-        // SAFETY: the sum is within the mapping.
+        // SAFETY: `offset` is at most the length of the ring, so the sum is within the mapping.
         (end <= self.ring).then(|| unsafe { self.start.add(HEADER + offset) })
     }
 }
@@ -137,18 +137,18 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         let start = self.start.as_ptr().cast::<c_void>();
-        // SAFETY: this mapping is only used by `self`, and no reference to it is left.
+        // SAFETY: only `self` uses this mapping, and no reference into it is left.
         if let Err(errno) = unsafe { rustix::mm::munmap(start, HEADER + self.ring) } {
             tracing::debug!(%errno, "a ring stays mapped");
         }
     }
 }
 
-/// What keeps the size of a segment as it is.
+/// The seals that fix the size of a segment.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
-/// The sizes of rings that a process accepts from another one.
+/// The smallest and the largest ring, in bytes, that a process accepts from another one.
 const SMALLEST: usize = 1 << 14;
 const LARGEST: usize = 1 << 26;
 

@@ -1,4 +1,4 @@
-//! Records of queue pairs that wait for a payload in GPU memory.
+//! Records that wait for a payload in GPU memory, by queue pair.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,27 +10,27 @@ use super::imports::{Imports, Pending};
 use super::ring::{Continuation, Run};
 use super::rings::{PacketSink, RingPacket, RingSender, Taken};
 
-/// How many records wait at most. The rest stays in the ring.
+/// The maximum number of waiting records. Further records stay in the ring.
 const MOST: usize = 4096;
-/// How many bytes one copy of GPU memory has at most.
+/// The maximum length in bytes of one copy of GPU memory.
 pub(super) const MOST_COPIED: u32 = 8 << 20;
 
-/// The payload of a record that waits.
+/// The location of a waiting record's payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload {
-    /// It is in the record, all of which was copied.
+    /// In the record, which was copied as a whole.
     Copied,
-    /// It is in the record, which is here until its room is given back.
+    /// In the record, which stays in the ring until its room is returned.
     InRing(Extent),
-    /// It is in GPU memory of the producer.
+    /// In GPU memory of the producer.
     InDevice(Extent),
 }
 
-/// A record that waits.
+/// A waiting record.
 #[derive(Debug)]
 pub(super) struct StalledRecord {
     pub(super) position: u64,
-    /// The position of its end.
+    /// The position of the record's end.
     pub(super) end: u64,
     pub(super) start: Box<[u8]>,
     pub(super) payload: Payload,
@@ -51,7 +51,7 @@ impl StalledRecord {
         self.start.first_chunk().map(Bth::parse)
     }
 
-    /// The payloads of this record, which begins with `header`, and of the records that continue it.
+    /// Returns the payloads of this record, which begins with `header`, and of the records that continue it.
     fn run<'a>(
         &self,
         header: Bth,
@@ -71,27 +71,27 @@ impl StalledRecord {
     }
 }
 
-/// The records of a queue pair, in order.
+/// The waiting records of a queue pair, in order.
 #[derive(Debug)]
 struct Queue {
     qpn: Qpn,
-    /// When the first one was passed for the first time.
+    /// When the first record was first passed to the sink.
     since: Instant,
     records: VecDeque<StalledRecord>,
 }
 
-/// The records of all queue pairs of a ring that wait.
+/// The waiting records of all queue pairs of a ring.
 #[derive(Debug, Default)]
 pub(super) struct Stalled(Vec<Queue>);
 
 impl Stalled {
-    /// The position of the oldest record.
+    /// Returns the position of the oldest record.
     pub(super) fn first(&self) -> Option<u64> {
         let records = self.0.iter().filter_map(|queue| queue.records.front());
         records.map(|record| record.position).min()
     }
 
-    /// Whether records of a queue pair wait: those that come have to as well.
+    /// Returns whether records of a queue pair wait, in which case its later records must wait as well.
     pub(super) fn has(&self, qpn: Qpn) -> bool {
         self.0.iter().any(|queue| queue.qpn == qpn)
     }
@@ -104,7 +104,7 @@ impl Stalled {
             >= MOST
     }
 
-    /// Adds a record after the others of its queue pair.
+    /// Appends a record to the queue of its queue pair.
     pub(super) fn add(&mut self, qpn: Qpn, record: StalledRecord) {
         match self.0.iter_mut().find(|queue| queue.qpn == qpn) {
             Some(queue) => queue.records.push_back(record),
@@ -116,12 +116,12 @@ impl Stalled {
         }
     }
 
-    /// The producer is gone, and with it its memory.
+    /// Drops all records: the producer has ended, and its memory with it.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Passes the records whose payloads are there to `sink`.
+    /// Passes the records whose payloads have arrived to `sink`.
     pub(super) fn pass(
         &mut self,
         imports: &mut Imports,
@@ -137,7 +137,7 @@ impl Stalled {
 
 impl Queue {
     fn pass(&mut self, imports: &mut Imports, sender: &RingSender, sink: &mut impl PacketSink) {
-        // Keep the order: a record without its payload stops only its own queue pair.
+        // Records of a queue pair stay in order, so one without its payload blocks that queue pair, but no other.
         while let Some(record) = self.records.front() {
             let records = &self.records;
             let behind;
@@ -154,7 +154,7 @@ impl Queue {
                     RingPacket::InDevice(&record.start, payload, run)
                 }
             };
-            // What could not be read of host memory before is noticed when the room is given back.
+            // A failed read of host memory is detected when the room is returned.
             let (taken, _) = sink.take(sender, packet);
             if let Payload::InDevice(payload) = record.payload {
                 if taken == Taken::NotYet
@@ -172,7 +172,7 @@ impl Queue {
 
     fn next(&mut self) {
         self.records.pop_front();
-        // Its copy could not begin earlier, so its delay counts only from here on.
+        // The copy of the next record could not begin earlier, so its delay is measured from here.
         self.since = Instant::now();
     }
 }
