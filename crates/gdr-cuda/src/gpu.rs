@@ -84,6 +84,7 @@ impl Gpu {
     /// Like [`Gpu::allocate_host`], but the CPU can access the memory until the value is dropped,
     /// even after the program has destroyed the context (`cudaDeviceReset`). This is for threads
     /// that read it while another library owns the GPU. The length is rounded up to pages.
+    ///
     /// # Errors
     /// Same as [`Gpu::allocate_host`]; [`Error::Os`](crate::Error::Os).
     pub fn register_host(&self, len: usize) -> Result<HostBuffer> {

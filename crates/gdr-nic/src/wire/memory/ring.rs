@@ -490,10 +490,9 @@ impl Consumer {
         self.next.taken.store(self.taken, Ordering::Relaxed);
     }
 
-    /// Takes the next record and copies its start to `start`. Between the first one that refers to the
-    /// memory of the producer and [`Consumer::end_reads`], the producer waits before it gives that memory away.
-    /// Not so for memory of a GPU, about which `is_in_device` decides: a copy of it that has ended is worth nothing if
-    /// the record [was made void](Consumer::is_void).
+    /// Takes the next record and copies its start to `start`. From the first record that refers to the producer's memory
+    /// until [`Consumer::end_reads`], the producer waits before it gives that memory away. It does not wait for GPU
+    /// memory, which `is_in_device` identifies: a copy of it is dropped if the producer has voided the record meanwhile.
     pub(super) fn take(
         &mut self,
         start: &mut RecordStart,
