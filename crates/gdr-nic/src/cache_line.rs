@@ -1,7 +1,7 @@
-//! Values that share no cache line with others.
+//! Padding against false sharing.
 
-/// A value in cache lines of its own: two, as processors fetch pairs of them. A thread that writes it often does not slow
-/// down those that use what is beside it.
+/// A value in cache lines of its own: two, because processors prefetch pairs. A thread that writes it often does not
+/// slow down threads that use adjacent values.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct CacheLine<T>(pub(crate) T);

@@ -1,8 +1,8 @@
-//! Who polls an engine.
+//! The two kinds of threads that poll an engine.
 
 use crate::cache_line::CacheLine;
 
-/// Who polls an engine.
+/// A kind of thread that polls an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Poller {
     /// A thread of the program.
@@ -11,8 +11,8 @@ pub(crate) enum Poller {
     ProgressThread,
 }
 
-/// A value for threads of the program, and one for the progress thread, which poll at the same time and write it in each
-/// poll: a cache line that both wrote would move between their processors all the time.
+/// One value for the program's threads and one for the progress thread, each in its own cache line. Both poll at the
+/// same time and write in each poll, so a shared line would bounce between their processors.
 #[derive(Debug, Default)]
 pub(crate) struct PerPoller<T>([CacheLine<T>; 2]);
 

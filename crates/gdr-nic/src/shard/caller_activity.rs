@@ -32,13 +32,12 @@ impl CallerActivity {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A call began and ended, which took no longer than the gaps that do not count: few follow each other before one
-    /// with a time.
+    /// Counts a call without a time, one too short to matter. A call with a time must follow within [`LONGEST_GAP`].
     pub(crate) fn count(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A call ends.
+    /// Records that a call ends.
     pub(crate) fn end(&self, now: u64) {
         self.last.store(now, Ordering::Relaxed);
     }
@@ -151,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_program_that_waits_for_bytes_in_memory_between_polls_does_not() {
-        // A message takes 40 us, of which the program watches memory for 10.
+        // A message takes 40 us, and the program watches memory for 10 of them.
         assert!(!interval(30_000, 10_000).is_polled());
         assert!(!interval(500, 10_000).is_polled());
     }

@@ -40,20 +40,20 @@ use gdr_udp::Datagram;
 use gdr_udp::Socket;
 use gdr_udp::UdpWire;
 
-/// How many packets one queue pair sends before the next one sends.
+/// Packets that one queue pair sends before it is the next one's turn.
 const QUANTUM: usize = 64;
 
-/// How many queue pairs an engine has at most. A device that shares its port has four times as many
-/// numbers, and any other device far more.
+/// Maximum number of queue pairs of an engine. A device that shares its port has four times as many numbers, any other
+/// device far more.
 const MOST_QPS: usize = 1 << 16;
 
-/// How many polls there are for each of UDP while all connections have rings.
+/// One poll in this many polls UDP while all connections have rings.
 const POLLS_PER_UDP: u64 = 8;
 
-/// How many bytes a queue pair may defer: half of what one system call sends.
+/// Bytes that a queue pair may defer: half of what one system call sends.
 const MOST_DEFERRED: usize = 32 << 10;
 
-/// A queue pair that is connected.
+/// A connected queue pair and its peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionId {
     qpn: Qpn,
@@ -63,14 +63,14 @@ pub(crate) struct ConnectionId {
 /// A connection whose peer has ended.
 struct Orphan {
     connection: ConnectionId,
-    /// The poll before.
+    /// The number of the poll before the peer ended.
     since: u64,
 }
 
 /// The engine of a device.
 pub(crate) struct Engine {
     wire: UdpWire,
-    /// The wire to devices of this host.
+    /// The wire to devices on this host.
     pub(crate) rings: Rings,
     wishes: RingWishes,
     orphans: Vec<Orphan>,
@@ -80,29 +80,29 @@ pub(crate) struct Engine {
     timers: BTreeSet<(Time, u32)>,
     /// The number of the current poll, or of the last one.
     polls: u64,
-    /// Connections whose acknowledgement is kept back, and the last poll before it leaves in any case.
+    /// Connections whose acknowledgement is delayed, and the last poll that may delay it.
     held: Vec<u32>,
     held_until: u64,
     unfinished: Unfinished,
-    /// Until when a queue pair waits for the limit of the device.
+    /// When a queue pair that waits for the device's rate limit may send again.
     limited_until: Option<Time>,
     device: Arc<DeviceState>,
-    /// What posters leave to the thread that has the engine's lock.
+    /// Requests that posters hand to the thread that holds the engine's lock.
     pub(crate) intake: Arc<Intake<LeftSend>>,
-    /// How many queue pairs have it open.
+    /// Number of queue pairs that accept requests through it.
     open_intakes: usize,
-    /// Room for what is taken from it.
+    /// Buffer for the requests that are taken from it, reused.
     taken: Vec<Left<LeftSend>>,
-    /// Something was taken from it that was not sent yet.
+    /// Requests were taken from it but not sent yet.
     has_taken: bool,
-    /// Without what the queue pairs and the wire over UDP count.
+    /// Excludes what the queue pairs and the UDP wire count themselves.
     counters: Counters,
-    /// The device has failed, and every queue pair was changed to ERR.
+    /// The device has failed, and every queue pair was moved to ERR.
     flushed: bool,
-    /// Segments of completed requests. The thread that polled the engine releases them once it is
-    /// unlocked: they may be the last of a region, and of a whole GPU allocation.
+    /// Segments of completed requests. The polling thread releases them after it has unlocked the engine, as they may
+    /// hold the last reference to a region, or to a whole GPU allocation.
     pub(crate) completed: RetainedList,
-    /// What wakes the progress thread while it sleeps.
+    /// What wakes the progress thread, while it sleeps.
     pub(crate) sleep: Option<Wakeup>,
 }
 
@@ -136,8 +136,7 @@ impl Engine {
 
     pub(crate) fn counters(&self) -> Counters {
         let protocol = self.qps.statistics();
-        // The batch counts what it sends, so that a packet is not counted in two places on the hot
-        // path.
+        // The batch counts what it sends, so that the hot path does not count a packet twice.
         let by_udp = self.wire.batch.sent();
         Counters {
             packets_sent: self.counters.packets_sent + by_udp.packets,
@@ -163,7 +162,7 @@ impl Engine {
         }
     }
 
-    /// What the progress thread has to wait for, besides packets.
+    /// Returns what the progress thread has to wait for, besides packets.
     pub(crate) fn wakeup(&self) -> Wakeup {
         Wakeup {
             at: [
@@ -178,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// Whether the progress thread sleeps and must be woken for what happened since.
+    /// Returns whether the progress thread sleeps and must be woken for what has happened since.
     pub(crate) fn must_wake(&self) -> bool {
         let Some(sleep) = self.sleep else {
             return false;
@@ -186,11 +185,10 @@ impl Engine {
         self.wakeup().needs_more_than(&sleep) || self.has_work()
     }
 
-    /// Whether a poll would do something even if nothing arrives.
+    /// Returns whether a poll would do something even if nothing arrives.
     pub(crate) fn has_work(&self) -> bool {
         let has_ready = !(self.qps.ready.is_empty() && self.held.is_empty());
-        // With the socket full, a queue pair that is ready can send nothing, unless its packets go
-        // by a ring.
+        // While the socket is full, a ready queue pair can send nothing, unless it sends on a ring.
         let may_send = (!self.wire.batch.is_blocked() || self.rings.has_outbound())
             && self.limited_until.is_none_or(|until| until <= self.now());
         may_send && has_ready
@@ -203,7 +201,7 @@ impl Engine {
         time(self.device.clock.now())
     }
 
-    /// Returns a number that no queue pair has. The caller uses it before it asks for another.
+    /// Returns an unused queue pair number. The caller must use it before asking for another.
     pub(crate) fn new_qpn(&mut self) -> Result<Qpn> {
         if self.qps.qps.len() >= MOST_QPS {
             return Err(Error::TooManyQueuePairs { most: MOST_QPS });
@@ -211,7 +209,7 @@ impl Engine {
         loop {
             let qpn = self.wire.socket.own_qpn(self.next_qpn);
             self.next_qpn = self.next_qpn.wrapping_add(1);
-            // 0 and 1 belong to the management queue pairs.
+            // 0 and 1 are the management queue pairs.
             if qpn.get() > 1 && qpn != Qpn::MULTICAST && !self.qps.qps.contains_key(&qpn.get()) {
                 return Ok(qpn);
             }
@@ -231,14 +229,14 @@ impl Engine {
         self.qps.qps.insert(qp.transport.qpn().get(), Box::new(qp));
     }
 
-    /// Removes a queue pair. Its number stays on the ready list until that comes to it.
+    /// Removes a queue pair. Its number stays on the ready list until its turn comes.
     pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<Box<QpContext>> {
         let mut qp = self.qps.qps.remove(&qpn.get())?;
         if qp.intake != IntakeUse::Closed {
             self.intake.discard(qpn.get());
             self.open_intakes -= 1;
         }
-        // The device counts since it was opened, so what the queue pair counted must outlive it.
+        // The device's counters start when it is opened, so they must outlive the queue pair.
         self.qps.retired += qp.transport.statistics();
         self.qps.retired_payload += mem::take(&mut qp.requests.payload);
         if let Some(time) = qp.timer {
@@ -251,18 +249,18 @@ impl Engine {
             self.wire.peers.remove_peer(peer.address.ip());
         }
         self.wire.peers.close_to_all(qpn);
-        // The peer may still read memory by reference, and the program is about to free it.
+        // The peer may still read by reference memory that the program is about to free.
         qp.end_references();
         let served = qp.transport.served();
         if let Some(counting) = qp.requests.counting() {
             counting.end_serving(served);
         }
-        // The receive that it has taken goes back to a shared queue.
+        // Returns a receive taken from a shared queue to it.
         qp.transport.enter_reset();
         Some(qp)
     }
 
-    /// Puts a queue pair into RESET, as it was made; returns the segments of its requests.
+    /// Moves a queue pair to RESET, as newly created. Returns the segments of its requests.
     pub(crate) fn reset(&mut self, qpn: Qpn) -> RetainedList {
         let Some(qp) = self.remove(qpn) else {
             return RetainedList::new();
@@ -272,7 +270,7 @@ impl Engine {
         segments
     }
 
-    /// Connects a queue pair in INIT to its peer, whose packets are accepted from here on.
+    /// Connects a queue pair in INIT to its peer, whose packets are accepted from then on.
     pub(crate) fn connect(
         &mut self,
         qpn: Qpn,
@@ -280,11 +278,11 @@ impl Engine {
         attributes: &RtrAttributes,
     ) -> Result<()> {
         self.wire.socket.open_flow(qpn, attributes.dest_qpn);
-        // First, so that the kernel drops none of the packets that are meant for the new state.
+        // Before the transition, so that the kernel drops no packet that is meant for the new state.
         self.wire.peers.add_peer(peer.address.ip())?;
         let ring = self.rings.to(peer.address, attributes.dest_qpn);
         let exports = ring.and_then(|ring| self.rings.exports(ring).cloned());
-        // A connection without a ring keeps the polls of UDP going.
+        // A connection without a ring needs the polls of UDP.
         let udp_use = ring.is_none().then(|| self.rings.udp_use());
         let connected = self.start(qpn, |qp| {
             let roce = qp.transport.connection()?;
@@ -302,13 +300,13 @@ impl Engine {
             Some(connected)
         });
         if connected.is_err() {
-            // The peer was added above, and a connection that failed must not leave it.
+            // Undoes the addition above: a failed connection must leave no peer behind.
             self.wire.peers.remove_peer(peer.address.ip());
         }
         connected
     }
 
-    /// Sends the packets of a connection to another address, from which the peer's then come.
+    /// Moves a connection to another peer address, from which packets are accepted then.
     pub(crate) fn move_peer(&mut self, qpn: Qpn, peer: Peer) -> Result<()> {
         self.wire.peers.add_peer(peer.address.ip())?;
         let qp = self.qps.get_mut(qpn.get());
@@ -323,7 +321,7 @@ impl Engine {
 
     /// Lets a queue pair in INIT receive datagrams, from any address.
     pub(crate) fn open_to_all(&mut self, qpn: Qpn) -> Result<()> {
-        // First, as in `connect`.
+        // Before the transition, as in `connect`.
         let is_new = self.wire.peers.open_to_all(qpn)?;
         let opened = self.start(qpn, |qp| Some(qp.transport.datagrams()?.to_rtr()));
         if opened.is_err() && is_new {
@@ -332,7 +330,7 @@ impl Engine {
         opened
     }
 
-    /// Changes a queue pair to RTR by `to_rtr`, and receives its packets whatever their checksum.
+    /// Moves a queue pair to RTR by `to_rtr`, and enables the reception of packets whatever their UDP checksum.
     fn start(
         &mut self,
         qpn: Qpn,
@@ -351,12 +349,12 @@ impl Engine {
         Some(qp)
     }
 
-    /// Whether what was just posted may wait for a poll that must follow soon anyway, for the
-    /// acknowledgement of outstanding requests: messages of several posts then share a system call,
-    /// and so do their acknowledgements.
+    /// Returns whether the request just posted may wait for a later poll, which the acknowledgement of outstanding
+    /// requests will soon require anyway. The messages of several posts then share a system call, and so do their
+    /// acknowledgements.
     pub(crate) fn may_defer(&self, qpn: Qpn) -> bool {
-        // If the progress thread sleeps, it would have to be woken: sending takes as long. And a
-        // failed engine is not polled.
+        // A sleeping progress thread would have to be woken, which takes as long as sending. A failed engine is not
+        // polled.
         self.sleep.is_none()
             && !self.is_failed()
             && !self.has_taken
@@ -369,26 +367,24 @@ impl Engine {
         self.qps.qps.get(&qpn.get()).map(|qp| qp.transport.state())
     }
 
-    /// Receives what has arrived, handles timers and sends what is due, without waiting; returns
-    /// whether there was anything to do. Packets that no queue pair accepts do not count:
-    /// otherwise a stranger could keep threads awake. It begins at `now`, a time of the device's clock.
+    /// Receives what has arrived, handles timers and sends what is due, without waiting. Returns whether there was
+    /// anything to do. Packets that no queue pair accepts do not count, or a stranger could keep threads awake. `now`,
+    /// a time of the device's clock, is when the poll begins.
     pub(crate) fn poll(&mut self, regions: &Regions, now: u64) -> bool {
         if self.is_failed() {
-            // Once for each shard: another one may have failed first, and this one then still has
-            // its queue pairs to flush.
+            // Once per shard: another shard may have failed first, which leaves this one's queue pairs to be flushed.
             return !self.flushed && self.flush_all(regions);
         }
         let received = self.receive();
-        // How long a packet took is measured up to here.
+        // The arrival time of the packets, from which round trips are measured.
         let now = match received {
             Ok(true) => self.now(),
             Ok(false) | Err(_) => time(now),
         };
-        // The fences of the last poll do not order the reads of this one.
+        // The fences of the previous poll do not order the reads of this one.
         self.unfinished.fenced.clear();
         self.polls += 1;
-        // With a packet, the program is likely to be given a completion and to answer, so what is
-        // kept leaves before it.
+        // A packet is likely to give the program a completion to answer, so delayed acknowledgements are sent first.
         let is_over = self.polls > self.held_until || self.wire.rx.has_any();
         if is_over {
             self.release_held(regions);
@@ -403,7 +399,7 @@ impl Engine {
                 true
             }
         };
-        // After the packets: what a peer sent before it ended is received first.
+        // After the packets, so that everything a peer sent before it ended is received.
         if !self.orphans.is_empty() {
             self.end_orphans();
         }
@@ -419,10 +415,9 @@ impl Engine {
         accepted || due || unblocked || sent
     }
 
-    /// Passes the received packets to their queue pairs; returns whether any was accepted.
+    /// Dispatches the received packets to their queue pairs. Returns whether any was accepted.
     fn process(&mut self, now: Time, regions: &Regions) -> bool {
-        // One acceptor for all packets of a poll, so that its cache of the last region serves all
-        // of them.
+        // One acceptor for all packets of a poll, so that they share its cache of the last region.
         let mut acceptor = Acceptor::new(
             now,
             &self.wire.socket,
@@ -457,7 +452,7 @@ impl Engine {
         accepted
     }
 
-    /// Passes a datagram of a multicast group to queue pairs that are attached to it.
+    /// Dispatches a datagram of a multicast group to the attached queue pairs.
     pub(crate) fn receive_multicast(
         &mut self,
         qpns: &[Qpn],
@@ -483,21 +478,21 @@ impl Engine {
         self.transmit(regions, now);
     }
 
-    /// Makes placed bytes visible before they are acknowledged or completed.
-    // For the usual one of its callers.
+    /// Makes placed bytes visible, before they are acknowledged or completed.
+    // Inlined for its hottest caller.
     #[inline(always)]
     fn flush(&mut self) {
         let qps = &mut self.qps;
         self.unfinished.dirty.flush(|qpn| qps.fail(qpn));
     }
 
-    /// Handles the timers that have expired.
+    /// Handles expired timers.
     fn expire(&mut self, now: Time, regions: &Regions) -> bool {
         let mut any = false;
         while let Some(&(time, qpn)) = self.timers.first()
             && time <= now
         {
-            // Removed before it is handled, because the queue pair may set an earlier one.
+            // Removed before it is handled, as the queue pair may set an earlier timer.
             self.timers.pop_first();
             let Some(qp) = self.qps.qps.get_mut(&qpn) else {
                 any |= self.expire_fault(qpn, now, regions);
@@ -512,8 +507,7 @@ impl Engine {
                     any = true;
                     qp.timer = None;
                     qp.transport.handle_deadline(now);
-                    // The queue pair may have a packet or a completion now, and both leave with the
-                    // next transmission.
+                    // The queue pair may now have a packet or a completion, which leave with the next transmission.
                     schedule(&mut self.qps.ready, qp);
                 }
                 None => {}
@@ -522,14 +516,14 @@ impl Engine {
         any
     }
 
-    /// Sends what was just posted at `now`, a time of the device's clock, outside a poll.
+    /// Sends what was just posted, outside a poll. `now` is a time of the device's clock.
     pub(crate) fn send(&mut self, regions: &Regions, now: u64) {
-        // Another thread may have made the last poll, and its fences order only its own reads.
+        // The last poll may have run on another thread, whose fences order only that thread's reads.
         self.unfinished.fenced.clear();
         self.transmit(regions, time(now));
     }
 
-    /// Sends the acknowledgements that were kept back.
+    /// Sends the delayed acknowledgements.
     fn release_held(&mut self, regions: &Regions) {
         if self.held.is_empty() {
             return;
@@ -545,8 +539,8 @@ impl Engine {
         self.transmit(regions, self.now());
     }
 
-    /// Sends the acknowledgement of a queue pair that is about to end, if it was not sent yet: a network card
-    /// would have sent it before the program was given the message.
+    /// Sends the outstanding acknowledgement of a queue pair that is about to end. A network card would have sent it
+    /// before the program got the message.
     pub(crate) fn acknowledge(&mut self, qpn: Qpn, regions: &Regions) {
         if let Some(qp) = self.qps.qps.get_mut(&qpn.get())
             && qp.transport.acknowledge()
@@ -559,7 +553,7 @@ impl Engine {
 
     /// Like [`Engine::acknowledge`], for all queue pairs.
     pub(crate) fn acknowledge_all(&mut self, regions: &Regions) {
-        // A device that closes waits for no answer of the program.
+        // A closing device does not wait for the program's answers.
         for qp in self.qps.qps.values_mut() {
             if qp.transport.acknowledge() {
                 qp.acknowledgement = Acknowledgement::Released;
@@ -569,14 +563,14 @@ impl Engine {
         self.transmit(regions, self.now());
     }
 
-    /// Keeps the acknowledgement of a queue pair back if it is all that is to be sent, and the program is
-    /// likely to answer the message. Returns whether it is kept.
+    /// Delays the acknowledgement of a queue pair if nothing else is to be sent and the program is likely to answer the
+    /// message. Returns whether it is delayed.
     fn hold(&mut self, qp: &mut QpContext) -> bool {
         if !qp.transport.owes_only_acknowledgement() {
             if qp.transport.has_unsent_requests() {
                 qp.answers.send(self.polls);
             }
-            // It sends anyway, and its acknowledgement leaves with that.
+            // The acknowledgement is sent along with the requests.
             if mem::replace(&mut qp.acknowledgement, Acknowledgement::Due) == Acknowledgement::Kept
             {
                 let qpn = qp.transport.qpn().get();
@@ -584,7 +578,7 @@ impl Engine {
             }
             return false;
         }
-        // The program need not wait for the system call.
+        // Completes the receive before the system call, so that the program does not wait for it.
         let announced = self.settle(qp);
         match qp.acknowledgement {
             Acknowledgement::Due => {}
@@ -595,9 +589,8 @@ impl Engine {
             }
         }
         qp.answers.give(self.polls);
-        // A thread that sleeps would have to be woken for it. A program that waits for announcements answers
-        // late, and may take the completions of its sends and of its receives in the order in which network
-        // cards announce them.
+        // A sleeping thread would have to be woken to send it later. A program that waits for completion events answers
+        // late, and may rely on the order in which network cards announce the completions of sends and receives.
         let is_late = self.sleep.is_some() || announced == Announcement::Sent;
         if is_late || !qp.answers.are_expected() {
             return false;
@@ -608,7 +601,7 @@ impl Engine {
         true
     }
 
-    /// Sends for every ready queue pair in turn, and settles what it completed.
+    /// Sends for each ready queue pair in turn, and delivers its completions.
     fn transmit(&mut self, regions: &Regions, now: Time) -> bool {
         let mut any = false;
         self.has_taken = false;
@@ -618,11 +611,11 @@ impl Engine {
             return any;
         }
         let mut now = Some(now);
-        // With several queue pairs ready, their packets leave together by one system call.
+        // The packets of several ready queue pairs leave together by one system call.
         let alone = self.qps.ready.len() == 1;
-        // None is added or removed meanwhile. They are back before anything else looks.
+        // No queue pair is added or removed meanwhile, and nothing looks until they are put back.
         let mut qps = mem::take(&mut self.qps.qps);
-        // Also while blocked: completions need no room in the socket.
+        // Also while the socket is blocked: completions need no room in it.
         for _ in 0..self.qps.ready.len() {
             let Some(qpn) = self.qps.ready.pop_front() else {
                 break;
@@ -635,11 +628,11 @@ impl Engine {
             if self.hold(qp) {
                 continue;
             }
-            // What one sends may take as long as a round trip.
+            // Sending for one queue pair may take as long as a round trip, so read the clock again.
             let now = now.take().unwrap_or_else(|| self.now());
             let more = self.transmit_one(qp, regions, now, &mut any);
             if alone {
-                // The peer works while this thread settles.
+                // The peer can work while this thread delivers completions.
                 self.flush_wires();
             }
             self.settle(qp);
@@ -648,19 +641,19 @@ impl Engine {
             }
         }
         self.qps.qps = qps;
-        // What the last queue pairs wrote, and all if there were several.
+        // For the last queue pair, or for all if there were several.
         self.flush_wires();
         any
     }
 
-    /// Sends what was written to the wires.
+    /// Flushes both wires.
     fn flush_wires(&mut self) {
-        // First what takes no system call.
+        // The rings first: they need no system call.
         self.rings.flush();
         self.wire.batch.send();
     }
 
-    /// Sends up to a quantum; returns whether there may be more.
+    /// Sends up to [`QUANTUM`] packets. Returns whether there may be more.
     fn transmit_one(
         &mut self,
         qp: &mut QpContext,
@@ -681,7 +674,7 @@ impl Engine {
             *any |= sent != SentFrames::Blocked;
             return sent == SentFrames::More;
         }
-        // Once here, and not for each packet.
+        // Checked once, not for each packet.
         if qp.chaos.is_some() {
             return self.transmit_by_chaos(qp, regions, now, any);
         }
@@ -698,16 +691,15 @@ impl Engine {
                 return true;
             }
             if let Some(ring) = qp.ring {
-                // Room is for one packet, so each asks again: the receiver may have taken some
-                // meanwhile.
+                // The room is for one packet. Ask again for each, as the receiver may have taken some meanwhile.
                 let room = match self.rings.room(ring, memory.qpn) {
                     Room::Free { bytes, payload } => {
                         memory.payload_by = payload;
                         bytes
                     }
                     Room::Full => return false,
-                    // The receiver is gone, so what is outstanding is sent again by the network,
-                    // which the peer may still answer.
+                    // The receiver of the ring is gone. Outstanding packets are retransmitted by UDP, which the peer
+                    // may still answer.
                     Room::Ended => {
                         memory.exports = None;
                         qp.leave_ring(&self.rings);
@@ -736,7 +728,7 @@ impl Engine {
                 continue;
             }
             if self.wire.batch.is_blocked() {
-                // Still ready: the socket may take packets when it is polled next.
+                // Still ready: the socket may accept packets at the next poll.
                 return true;
             }
             let room = self.wire.batch.room();
@@ -766,8 +758,8 @@ impl Engine {
         true
     }
 
-    /// Receives what has arrived by UDP; returns whether there was anything. A poll of it is a system call, so
-    /// most polls leave it out while all connections have rings.
+    /// Receives what has arrived by UDP. Returns whether there was anything. Polling UDP is a system call, so most
+    /// polls skip it while all connections have rings.
     fn receive(&mut self) -> Result<bool> {
         let is_beginning = self.rings.is_beginning();
         let watches = self.rings.watches();
@@ -783,7 +775,7 @@ impl Engine {
         Ok(any)
     }
 
-    /// Adds a ring on which packets of a device arrive.
+    /// Adds a ring for packets from another device.
     pub(crate) fn add_inbound(
         &mut self,
         segment: Arc<Segment>,
@@ -791,15 +783,15 @@ impl Engine {
         doorbell: OwnedFd,
     ) -> RingId {
         let ring = self.rings.add_inbound(segment, sender, doorbell);
-        // With the mutex held: the thread cannot begin its sleep in between.
+        // The lock is held, so the thread cannot begin its sleep in between.
         if self.sleep.is_some() {
-            // The sender shall wake the progress thread, which sleeps already. It has sent nothing yet.
+            // Asks the sender to wake the progress thread, which sleeps already. Nothing has been sent yet.
             self.rings.sleep();
         }
         ring
     }
 
-    /// Ends connections whose peers have ended, once all that these have sent is received.
+    /// Ends connections whose peers have ended, once everything that these sent is received.
     pub(crate) fn end_peers(&mut self, connections: Vec<ConnectionId>) {
         let since = self.polls;
         let orphans = connections.into_iter();
@@ -811,13 +803,12 @@ impl Engine {
     fn end_orphans(&mut self) {
         let (rings, qps, polls) = (&self.rings, &mut self.qps, self.polls);
         self.orphans.retain(|Orphan { connection, since }| {
-            // Two whole polls, so that at least one has received by the socket and by the rings
-            // since the peer ended.
+            // After two whole polls, at least one has received from the socket and from the rings since the peer ended.
             if polls < since + 2 || rings.has_packet_from(connection.peer) {
                 return true;
             }
             if let Some(qp) = qps.qps.get_mut(&connection.qpn.get())
-                // The number may belong to another connection by now.
+                // The number may have been reused by another connection.
                 && qp.peer.is_some_and(|peer| peer.address == connection.peer)
                 && let Some(transport) = qp.transport.connection()
             {
@@ -828,9 +819,9 @@ impl Engine {
         });
     }
 
-    /// Ends a ring, and returns the connections that sent on it. They go on over UDP.
+    /// Closes a ring. Returns the connections that sent on it, which continue over UDP.
     pub(crate) fn close_ring(&mut self, ring: RingId) -> Vec<ConnectionId> {
-        // The ring may have been one that was asked for; a new one may be asked for at once.
+        // The ring may have been a requested one, and a new one may be requested at once.
         self.wishes.clear();
         let of_ring = self.qps.qps.values().filter(|qp| qp.ring == Some(ring));
         let connections = of_ring.filter_map(|qp| {
@@ -844,10 +835,9 @@ impl Engine {
         connections
     }
 
-    /// Lets the progress thread sleep until `wakeup`; returns whether it may.
+    /// Records that the progress thread sleeps until `wakeup`. Returns whether it may.
     pub(crate) fn sleep(&mut self, wakeup: Wakeup) -> bool {
-        // A packet came after the last poll. Its sender saw no request for a wake-up, so the thread
-        // must not sleep.
+        // A packet arrived after the last poll. Its sender saw no request for a wake-up, so the thread must not sleep.
         if !self.rings.sleep() {
             self.rings.wake();
             return false;
@@ -863,11 +853,11 @@ impl Engine {
         }
     }
 
-    /// Delivers completions and events, and sets the timer if it is earlier than the one that is set. Returns
-    /// whether a completion was announced.
+    /// Delivers completions and events, and advances the timer if the new deadline is earlier. Returns whether a
+    /// completion event was sent.
     fn settle(&mut self, qp: &mut QpContext) -> Announcement {
         if qp.transport.state() == State::Error {
-            // From here on the program may free the memory, although the peer could still read it.
+            // The program may now free the memory, although the peer could still read it.
             qp.end_references();
         }
         let (device, qpn) = (&self.device, qp.transport.qpn());
@@ -887,8 +877,8 @@ impl Engine {
             Receives::Shared(srq) => device.raise_limit(srq),
             Receives::Named(xrc, _) => xrc.for_each(|srq| device.raise_limit(srq)),
         }
-        // Nearly every timer is stopped or moved before it expires. An entry that has become too early
-        // stays, and is moved when its time comes: that is rarer than a packet.
+        // Nearly every timer is cancelled or moved before it expires. A stale entry that fires too early is moved when
+        // its time comes, which is rarer than a packet.
         if let Some(new) = qp.transport.next_deadline()
             && qp.timer.is_none_or(|old| new < old)
         {
@@ -900,16 +890,15 @@ impl Engine {
         announced
     }
 
-    /// The socket failed permanently: every queue pair of the device goes to ERR, and none can be
-    /// connected.
+    /// Fails the device permanently: every queue pair enters ERR, and none can be connected.
     pub(crate) fn fail(&mut self, error: &Error) {
         tracing::error!(%error, local = %self.wire.socket.local(), "the engine cannot go on");
         self.device.fail(error);
-        // One failure ends the whole device; the other shards notice it at their next poll.
+        // One failure ends the whole device. The other shards notice at their next poll.
         self.enter_error();
     }
 
-    /// Changes every queue pair to ERR.
+    /// Moves every queue pair to ERR.
     fn enter_error(&mut self) {
         self.flushed = true;
         for qp in self.qps.qps.values_mut() {
@@ -918,7 +907,7 @@ impl Engine {
         }
     }
 
-    /// Flushes every queue pair, because another shard of the device failed.
+    /// Flushes every queue pair, because another shard of the device has failed.
     fn flush_all(&mut self, regions: &Regions) -> bool {
         self.enter_error();
         self.transmit(regions, self.now());
@@ -926,7 +915,7 @@ impl Engine {
     }
 }
 
-/// A time of the device's clock as the protocol knows it.
+/// Converts a time of the device's clock to the protocol's type.
 fn time(nanoseconds: u64) -> Time {
     Time::since_epoch(Duration::from_nanos(nanoseconds))
 }

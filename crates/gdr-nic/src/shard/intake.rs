@@ -1,49 +1,48 @@
-//! What threads leave to the thread that has the engine's lock.
+//! Requests that posting threads hand to the thread that holds the engine's lock.
 //!
-//! A thread that posts a short request and finds the engine locked does not wait: it leaves the request here, and
-//! the holder posts and sends it. No request is lost, as each side does two things in one order, with a fence
-//! between them: the poster leaves its request and then tries the lock, the holder unlocks and then looks here.
-//! One of them sees what the other has done first.
+//! A thread that posts a short request and finds the engine locked does not wait: it leaves the request here, and the
+//! lock holder posts and sends it. No request is lost, because both sides do two steps with a fence in between. The
+//! poster leaves its request, then tries the lock; the holder unlocks, then looks here. At least one of them sees the
+//! other's first step.
 //!
-//! The poster returns before the request is posted, so it must be certain that it will be accepted. For that the
-//! holder of the lock opens the intake for a queue pair with the room of its send queue, and closes it
-//! before it posts to that queue itself.
+//! The poster returns before the request is posted, so acceptance must be certain. Therefore the lock holder opens the
+//! intake for a queue pair with the free room of its send queue, and closes it before it posts to that queue itself.
 
 use std::mem;
 
 use super::primitives::{AtomicBool, Mutex, Ordering, fence, lock};
 use crate::int_map::IntMap;
 
-/// What threads leave to the holder of the engine's lock, for each open queue pair.
+/// Requests left for the holder of the engine's lock, for each queue pair that is open.
 #[derive(Debug)]
 pub(crate) struct Intake<T> {
     state: Mutex<State<T>>,
-    /// Whether anything was left that no thread has taken.
+    /// Whether there is a request that no thread has taken.
     has_any: AtomicBool,
 }
 
 #[derive(Debug)]
 struct State<T> {
-    /// In the order in which it was left.
+    /// In posting order.
     left: Vec<Left<T>>,
     open: IntMap<Terms>,
 }
 
-/// What was left for a queue pair of this number.
+/// A request for the queue pair of this number.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Left<T> {
     pub(crate) qpn: u32,
     pub(crate) request: T,
 }
 
-/// What a queue pair accepts.
+/// The requests that a queue pair is certain to accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// How many requests.
+    /// The number of requests.
     pub(crate) room: u32,
-    /// How many inline bytes a request has at most.
+    /// The maximum number of inline bytes per request.
     pub(crate) max_inline: u32,
-    /// READs and atomics as well.
+    /// Whether READs and atomics are accepted.
     pub(crate) takes_reads: bool,
 }
 
@@ -56,8 +55,8 @@ impl<T> Intake<T> {
         }
     }
 
-    /// Leaves what `request` makes for an open queue pair whose terms it keeps; returns whether it did. It is followed
-    /// by [`Intake::serve`].
+    /// Leaves the request that `request` builds for an open queue pair within its terms. Returns whether it did. Must
+    /// be followed by [`Intake::serve`].
     pub(crate) fn leave(&self, qpn: u32, request: impl FnOnce(&Terms) -> Option<T>) -> bool {
         let mut state = lock(&self.state);
         let State { left, open } = &mut *state;
@@ -73,16 +72,17 @@ impl<T> Intake<T> {
         true
     }
 
-    /// Whether anything was left by this thread, or before this thread has locked the engine.
+    /// Returns whether there is a request that this thread has left, or that was left before this thread locked the
+    /// engine.
     pub(crate) fn has_any(&self) -> bool {
         self.has_any.load(Ordering::Relaxed)
     }
 
-    /// While there is anything and `try_lock` succeeds, passes the lock to `serve`, which takes it. For threads that have
-    /// left something, or have unlocked the engine. Any other thread that has the lock calls this afterwards.
+    /// Passes the lock to `serve`, which takes the requests, as long as there are any and `try_lock` succeeds. For
+    /// threads that have left a request or unlocked the engine. Any other lock holder calls this after unlocking.
     pub(crate) fn serve<G>(&self, try_lock: impl Fn() -> Option<G>, mut serve: impl FnMut(G)) {
         loop {
-            // Between what the caller has done and the look at what others have.
+            // Orders the caller's first step before the look for the other side's.
             fence(Ordering::SeqCst);
             if !self.has_any() {
                 return;
@@ -94,29 +94,29 @@ impl<T> Intake<T> {
         }
     }
 
-    /// Lets the next [`Intake::serve`] lock the engine though nothing was left.
+    /// Makes the next [`Intake::serve`] lock the engine even if no request was left.
     pub(crate) fn call(&self) {
         self.has_any.store(true, Ordering::Relaxed);
     }
 
-    /// Takes what was left; puts it into `taken`, which is empty.
+    /// Takes all requests into `taken`, which must be empty.
     pub(crate) fn take(&self, taken: &mut Vec<Left<T>>) {
         let mut state = lock(&self.state);
         self.has_any.store(false, Ordering::Relaxed);
         mem::swap(&mut state.left, taken);
     }
 
-    /// Opens it for a queue pair.
+    /// Opens the intake for a queue pair.
     pub(crate) fn open(&self, qpn: u32, terms: Terms) {
         lock(&self.state).open.insert(qpn, terms);
     }
 
-    /// Closes it for a queue pair. What was left for it before can still be taken.
+    /// Closes the intake for a queue pair. Requests left before can still be taken.
     pub(crate) fn close(&self, qpn: u32) {
         lock(&self.state).open.remove(&qpn);
     }
 
-    /// Closes it for a queue pair, and discards what was left for that.
+    /// Closes the intake for a queue pair, and discards the requests left for it.
     pub(crate) fn discard(&self, qpn: u32) {
         let mut state = lock(&self.state);
         state.open.remove(&qpn);

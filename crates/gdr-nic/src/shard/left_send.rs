@@ -1,4 +1,4 @@
-//! Requests that their posters leave to the holder of the engine's lock.
+//! Requests that posters leave to the holder of the engine's lock.
 
 use gdr_roce::{Data, Operation, PostError, Segment, SendFlags, SendRequest, WrId};
 use smallvec::SmallVec;
@@ -7,12 +7,12 @@ use crate::connection::Connection;
 use crate::send_queue::SendQueue;
 use crate::shard::intake::Terms;
 
-/// The longest message that is left: the holder has its own to do.
+/// The longest message that may be left: the lock holder has its own work to do.
 const LONGEST: u32 = 4096;
-/// The most inline bytes, which are copied.
+/// The maximum number of inline bytes, which are copied.
 const MOST_INLINE: usize = 64;
 
-/// A short request of a connection, with a copy of what it names.
+/// A short request of a connection, with copies of its segments or inline bytes.
 #[derive(Debug)]
 pub(crate) struct LeftSend {
     id: WrId,
@@ -28,12 +28,12 @@ enum LeftData {
 }
 
 impl LeftSend {
-    /// A copy of a request, if it is short and is certain to be accepted by a queue pair of these terms.
+    /// Returns a copy of a request, if it is short and certain to be accepted under these terms.
     pub(crate) fn of(request: &SendRequest<'_>, terms: &Terms) -> Option<Self> {
         let fills_memory = match request.operation {
             Operation::Send { .. } | Operation::Write { .. } => false,
             Operation::Read { .. } | Operation::Atomic { .. } => true,
-            // Rare, and with rules of their own.
+            // Rare operations with rules of their own.
             _ => return None,
         };
         let data = match request.data {
@@ -65,7 +65,7 @@ impl LeftSend {
         })
     }
 
-    /// Posts it.
+    /// Posts the request.
     pub(crate) fn post(&self, queue: &mut SendQueue<'_, Connection>) -> Result<(), PostError> {
         let data = match &self.data {
             LeftData::Segments(segments) => Data::Segments(segments),

@@ -1,8 +1,8 @@
-//! The end of a process by `exit`, at which its engines send the acknowledgements that they keep back.
+//! Sends delayed acknowledgements when the process ends by `exit`.
 //!
-//! A network card has sent them before: a peer whose last message was received does not take the end of the
-//! receiver for a loss. A process that is killed sends nothing any more, neither here nor by its engines'
-//! threads; what it was given in the last millisecond its peers repeat without success.
+//! A network card would have sent them already, and a peer whose last message was received must not take the end of the
+//! receiver for a loss. A killed process sends nothing any more, neither here nor from its engines' threads. Peers
+//! retransmit what it received in the last millisecond without success.
 
 use std::sync::{Arc, Mutex, Once, Weak};
 use std::time::Duration;
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_millis(500);
 /// The engines of this process.
 static ENGINES: PerProcess<Mutex<Vec<Weak<SharedEngine>>>> = PerProcess::new();
 
-/// Has an engine send what it keeps back when the process ends.
+/// Makes an engine send its delayed acknowledgements when the process ends.
 pub(crate) fn watch(engine: &Arc<SharedEngine>) {
     static ASKED: Once = Once::new();
     ASKED.call_once(|| {
@@ -32,11 +32,11 @@ pub(crate) fn watch(engine: &Arc<SharedEngine>) {
     engines.push(Arc::downgrade(engine));
 }
 
-/// Sends the acknowledgements that the engines of this process keep back.
+/// Sends the delayed acknowledgements of this process's engines.
 ///
 /// A thread that has just completed a receive may still be about to acknowledge it, so this waits for the engine's
-/// lock: when `exit` returns, that thread is gone. It does not wait without a limit, as the thread that calls `exit`
-/// may hold the lock itself, in a signal handler.
+/// lock: once `exit` returns, that thread is gone. The wait is bounded, because the thread that calls `exit` may hold
+/// the lock itself, in a signal handler.
 extern "C" fn send_all() {
     let Some(engines) = try_lock(ENGINES.get()) else {
         return;

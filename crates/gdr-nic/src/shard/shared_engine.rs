@@ -1,4 +1,4 @@
-//! An engine that threads share.
+//! A shard of a device: an engine shared by threads.
 
 mod engine_guard;
 mod posts;
@@ -48,113 +48,111 @@ use gdr_udp::{Integrity, SourcePort};
 
 pub(crate) use engine_guard::EngineGuard;
 
-/// How many idle polls there are between two yields of the CPU, unless other threads want it. A yield
-/// costs as much as a poll.
+/// Idle polls between two yields of the CPU, unless other threads want it. A yield costs as much as a poll.
 const POLLS_PER_YIELD: u64 = 32;
-/// After how many consecutive idle polls a thread checks the sockets before it locks the engine.
-/// Until then a poll notices a packet sooner.
+/// Number of consecutive idle polls after which a thread checks the sockets before it locks the engine. Until then a
+/// poll notices a packet sooner.
 const POLLS_UNCHECKED: u32 = 64;
-/// How often the progress thread looks for a packet of a ring between two polls.
+/// How often the progress thread checks the rings for a packet between two polls.
 const SPINS_FOR_PACKET: u32 = 16;
-/// How many idle polls there are for each that looks for datagrams while all connections have rings.
+/// One idle poll in this many checks for datagrams, while all connections have rings.
 const IDLE_POLLS_PER_UDP: u32 = 32;
-/// For how long a call of the program tries to lock the engine before it sleeps, and how many loops it
-/// spins between two tries at most.
+/// How long a call of the program tries to lock the engine before it sleeps, and the maximum number of spins between
+/// two tries.
 const LOCK_SPIN: Duration = Duration::from_micros(50);
 const SPINS_PER_LOOK: u32 = 16;
-/// How many times the progress thread yields its CPU before it waits in the mutex.
+/// How many times the progress thread yields its CPU before it blocks on the mutex.
 const YIELDS_FOR_LOCK: u32 = 64;
-/// How many consecutive polls give way to callers that wait for the lock. Callers that take turns
-/// would keep the engine from every poll, and a caller that lost its CPU as well.
+/// Maximum number of consecutive polls that give way to callers waiting for the lock. Callers that take turns would
+/// otherwise keep every poll from the engine, and so would a caller that has lost its CPU.
 const POLLS_GIVEN_WAY: u32 = 16;
-/// How many bytes of packets that were kept and dropped the allocator may keep.
+/// Maximum number of bytes of buffered and dropped packets that the allocator may retain.
 const MOST_FREED: usize = 8 << 20;
 /// Values of [`SharedEngine::due`]: a poll is due now, or no timer makes one due.
 const NOW: u64 = 0;
 const NEVER: u64 = u64::MAX;
 
-/// What a queue pair is made from.
+/// The parts of a new queue pair.
 pub(crate) struct QpParts {
     pub(crate) domain: Domain,
     pub(crate) capabilities: Capabilities,
-    /// The queue that its receives come from, instead of one of its own.
+    /// The shared queue that its receives come from, instead of its own.
     pub(crate) srq: Option<Arc<SrqContext>>,
-    /// The domain of the queues that its peer names instead.
+    /// The XRC domain of the queues that its peer selects instead.
     pub(crate) xrc: Option<Arc<XrcContext>>,
     pub(crate) send_completions: Arc<CqEntries>,
     pub(crate) recv_completions: Arc<CqEntries>,
 }
 
-/// What a poll has found.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
-    /// Something to do.
+    /// There was something to do.
     Work,
-    /// Nothing.
+    /// There was nothing to do.
     Idle,
-    /// Nothing, without the engine's lock: it has taken hardly any time.
+    /// There was nothing to do as far as could be seen without the engine's lock. It took hardly any time.
     Skipped,
 }
 
-/// A shard of a device: an engine with what its users and its progress thread share.
+/// A shard of a device: an engine, and the state shared by its users and its progress thread.
 ///
-/// What a thread writes in each call is in cache lines of its own, apart from what all read.
+/// Fields that a thread writes in each call are in cache lines of their own, apart from those that everyone reads.
 pub(crate) struct SharedEngine {
     device: Arc<DeviceState>,
-    /// Its place among the shards of the device.
+    /// Its index among the shards of the device.
     shard: usize,
     engine: CacheLine<Mutex<Engine>>,
-    /// What posters leave to the thread that has the engine's lock.
+    /// Requests that posters leave to the thread that holds the engine's lock.
     intake: Arc<Intake<LeftSend>>,
     socket: Arc<Socket>,
-    /// Shows whether packets came by rings.
+    /// Shows whether packets have arrived on rings.
     watches: Arc<Watches>,
-    /// How many queue pairs it has.
+    /// The number of its queue pairs.
     qps: AtomicUsize,
-    /// Who waits for the mutex in a call of the program.
+    /// Calls of the program that wait for the mutex.
     lock_waiters: CacheLine<LockWaiters>,
-    /// How many threads of the program poll the engine while they wait.
+    /// Number of the program's threads that poll the engine while they wait.
     polling_waiters: AtomicU32,
-    /// When threads of the program drive the engine.
+    /// When the program's threads drive the engine.
     callers: CacheLine<CallerActivity>,
-    /// Whether other threads want the CPUs of those threads.
+    /// Whether other threads want the CPUs of the program's polling threads.
     contention: CpuContention,
     looks: PerPoller<Looks>,
     found: CacheLine<Found>,
-    /// The progress thread leaves the engine to threads of the program.
+    /// The progress thread leaves the engine to the program's threads.
     yielded: AtomicBool,
     stop: AtomicBool,
 }
 
-/// Threads that wait for the mutex in a call of the program. Threads that poll in a loop let them go first,
-/// [`POLLS_GIVEN_WAY`] times.
+/// Calls of the program that wait for the mutex. Polling threads let them go first, [`POLLS_GIVEN_WAY`] times.
 #[derive(Default)]
 struct LockWaiters {
     count: AtomicU32,
-    /// How many polls in succession gave way to them.
+    /// Consecutive polls that gave way to them.
     polls_given_way: AtomicU32,
 }
 
-/// How often threads looked for something to do.
+/// Counters of polls.
 #[derive(Default)]
 struct Looks {
     count: AtomicU64,
-    /// How many of them were idle and have not looked at UDP, while all connections have rings.
+    /// Idle polls that skipped UDP because all connections have rings.
     udp_skipped: AtomicU32,
 }
 
-/// What threads that had the lock have found, for those that do not have it.
+/// Findings of the lock's holders, for threads that do not hold it.
 struct Found {
-    /// When the engine has something to do even if nothing arrives: a time of the device's clock.
+    /// When the engine will have something to do even if nothing arrives, as a time of the device's clock.
     due: AtomicU64,
-    /// How many consecutive polls found nothing to do, up to [`POLLS_UNCHECKED`].
+    /// Consecutive polls that found nothing to do, up to [`POLLS_UNCHECKED`].
     idle_polls: AtomicU32,
-    /// Since when there has been nothing to do: the last poll of any thread that found something.
+    /// Time of the last poll, by any thread, that found something to do.
     last_work: AtomicU64,
 }
 
 impl SharedEngine {
-    /// Starts the progress thread of a shard.
+    /// Creates a shard and starts its progress thread.
     pub(crate) fn start(
         device: &Arc<DeviceState>,
         shard: usize,
@@ -185,7 +183,7 @@ impl SharedEngine {
             yielded: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
-        // Before the thread runs, so that no acknowledgement is left when the process ends.
+        // Before the thread starts, so that no acknowledgement is lost when the process ends.
         process_end::watch(&shared);
         let for_thread = Arc::clone(&shared);
         let thread = EndingThread::start("gdr-nic", move || progress_thread::run(&for_thread))?;
@@ -195,7 +193,7 @@ impl SharedEngine {
     /// Asks the progress thread to end.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        // After the flag: the thread must see it when it wakes.
+        // After setting the flag, which the thread must see when it wakes.
         self.wake();
     }
 
@@ -211,7 +209,7 @@ impl SharedEngine {
         self.socket.local()
     }
 
-    /// Whether packets may arrive that refer to memory of their sender. A file of packets has their payloads.
+    /// Returns whether packets may refer to memory of their sender. A capture file needs their payloads.
     pub(crate) fn takes_references(&self) -> bool {
         self.device.chaos.is_none()
     }
@@ -232,17 +230,17 @@ impl SharedEngine {
         self.socket.integrity()
     }
 
-    /// Whether a queue pair of this number would be in this shard.
+    /// Returns whether a queue pair of this number would be in this shard.
     pub(crate) fn owns(&self, qpn: Qpn) -> bool {
         self.socket.owns(qpn)
     }
 
-    /// How many queue pairs it has.
+    /// Returns the number of queue pairs.
     pub(crate) fn qp_count(&self) -> usize {
         self.qps.load(Ordering::Relaxed)
     }
 
-    /// What this shard has counted.
+    /// Returns the counters of this shard.
     pub(crate) fn counters(&self) -> Counters {
         let counters = self.lock().counters();
         Counters {
@@ -256,17 +254,17 @@ impl SharedEngine {
         }
     }
 
-    /// The UDP ports from which its connections send.
+    /// Returns the source ports of its connections.
     pub(crate) fn source_port(&self) -> SourcePort {
         self.socket.source_port()
     }
 
-    /// Returns the budget for packets that queue pairs keep until missing ones arrive.
+    /// Returns the budget for packets that are buffered until missing ones arrive.
     pub(crate) fn packet_budget(&self) -> &PacketBudget {
         &self.device.kept_packets
     }
 
-    /// Creates a queue pair in RESET, with what `transport` makes for the protocol.
+    /// Creates a queue pair in RESET, whose protocol state `transport` makes.
     pub(crate) fn create_qp(
         &self,
         parts: QpParts,
@@ -290,11 +288,10 @@ impl SharedEngine {
         Ok(qpn)
     }
 
-    /// Destroys a queue pair: from here on it neither sends, receives nor completes anything.
+    /// Destroys a queue pair: from then on it neither sends, receives nor completes anything.
     pub(crate) fn destroy_qp(&self, qpn: Qpn) {
         let mut engine = self.lock();
-        // A peer that is not answered would repeat, and then fail with a message that this side has
-        // taken.
+        // An unanswered peer would retransmit, and then fail with a message that this side has received.
         engine.acknowledge(qpn, &self.device.regions.read(self.shard));
         if let Some(packets) = self.socket.packets() {
             engine.packets.remove_flows(packets, qpn);
@@ -302,13 +299,13 @@ impl SharedEngine {
         let qp = engine.remove(qpn);
         self.qps.fetch_sub(qp.is_some().into(), Ordering::Relaxed);
         drop(engine);
-        // They may be the last owners of a region, whose end waits for the engine's table.
+        // They may hold the last reference to a region, whose end waits for the engine's table.
         let retained = qp.map(|mut qp| qp.requests.reset());
         retained::release(retained.into_iter().flatten());
         self.return_memory();
     }
 
-    /// Passes a datagram of a multicast group to queue pairs that are attached to it.
+    /// Dispatches a datagram of a multicast group to the attached queue pairs.
     pub(crate) fn receive_multicast(
         &self,
         qpns: &[Qpn],
@@ -325,19 +322,19 @@ impl SharedEngine {
         self.unlock(engine);
     }
 
-    /// Sends the acknowledgements that are kept back, before the process ends. Returns whether it did: it waits for
-    /// other threads until the deadline only.
+    /// Sends the delayed acknowledgements before the process ends. Waits for other threads until the deadline; returns
+    /// whether they were sent.
     pub(crate) fn acknowledge_by(&self, deadline: Deadline) -> bool {
         if self.check_process().is_err() {
             return false;
         }
-        // Polls give way to it.
+        // Polls of other threads give way.
         let _waiter = self.lock_waiter();
         loop {
             let engine = try_lock(&self.engine.0);
             if let Some((engine, regions)) = engine.zip(self.device.regions.try_read(self.shard)) {
                 let mut engine = self.guard(engine);
-                // Requests that others leave from here on need not be sent.
+                // Requests left from now on need not be sent.
                 engine.leave_intake();
                 engine.acknowledge_all(&regions);
                 return true;
@@ -349,7 +346,7 @@ impl SharedEngine {
         }
     }
 
-    /// Counts operations of a queue pair by a counter.
+    /// Makes a counter count operations of a queue pair.
     pub(crate) fn count_completions(
         &self,
         qpn: Qpn,
@@ -363,27 +360,26 @@ impl SharedEngine {
         }
     }
 
-    /// Sends what was just posted, and wakes the progress thread if it does not know a new timer.
+    /// Sends what was just posted, and wakes the progress thread if there is a timer that it does not know.
     fn send_now(&self, mut engine: EngineGuard<'_>, now: u64) {
         engine.send(&self.device.regions.read(self.shard), now);
         self.unlock(engine);
     }
 
-    /// Gives the memory of packets that were kept and dropped unused back to the operating system, once it is
-    /// much: a peer decides how much that is.
+    /// Returns memory of buffered and dropped packets to the operating system once there is much of it, as peers decide
+    /// how much.
     fn return_memory(&self) {
         if self.device.kept_packets.dropped(MOST_FREED).is_some() {
             os::return_freed_memory();
         }
     }
 
-    /// Unlocks the engine, releases completed requests, and wakes the progress thread if it sleeps
-    /// too long.
+    /// Unlocks the engine, releases completed requests, and wakes the progress thread if it would sleep too long.
     pub(crate) fn unlock(&self, mut engine: EngineGuard<'_>) {
-        // Taken while locked and released when not: the last segment of a region ends it, which
-        // waits for the engine's table.
+        // Taken under the lock and released without it: the last segment of a region ends the region, which waits for
+        // the engine's table.
         let completed = mem::take(&mut engine.completed);
-        // Also while locked: afterwards the thread may begin its sleep on an older state.
+        // Also under the lock: later, the thread may begin its sleep on older state.
         let wake = engine.must_wake();
         drop(engine);
         retained::release(completed);
@@ -394,12 +390,12 @@ impl SharedEngine {
     }
 
     /// Polls the engine once, unless another thread uses it or waits for it. Packets of strangers and damaged packets
-    /// are nothing to do.
+    /// do not count as work.
     pub(crate) fn try_poll(&self, poller: Poller, now: u64) -> Polled {
         self.looks.of(poller).count.fetch_add(1, Ordering::Relaxed);
         let waiters = &self.lock_waiters.0;
-        // The program waits for the lock, so a poll gives way. Not for ever: callers that take
-        // turns would keep every packet out.
+        // Gives way to calls of the program that wait for the lock, but not forever: callers that take turns would keep
+        // every packet out.
         if waiters.count.load(Ordering::Relaxed) > 0
             && waiters.polls_given_way.fetch_add(1, Ordering::Relaxed) < POLLS_GIVEN_WAY
         {
@@ -407,7 +403,7 @@ impl SharedEngine {
             return Polled::Work;
         }
         let idle = self.found.0.idle_polls.load(Ordering::Relaxed);
-        // A packet on a ring is seen at once, and without a system call.
+        // A packet on a ring is noticed at once, without a system call.
         let unchecked = match self.watches.suffice() {
             true => 1,
             false => POLLS_UNCHECKED,
@@ -417,7 +413,7 @@ impl SharedEngine {
             return Polled::Skipped;
         }
         let Some(engine) = try_lock(&self.engine.0) else {
-            // The thread that holds it may have lost its CPU to this very loop.
+            // The holder may have lost its CPU to this very loop.
             if self.contention.is_present() {
                 threads::yield_now();
             }
@@ -448,13 +444,13 @@ impl SharedEngine {
         worked
     }
 
-    /// Whether a poll may find anything to do, as far as can be seen without the mutex.
+    /// Returns whether a poll may find anything to do, as far as can be seen without the mutex.
     fn may_have_work(&self, poller: Poller, now: u64) -> bool {
         let due = self.found.0.due.load(Ordering::Acquire);
         due == NOW || due <= now || self.watches.has_packet(poller) || self.is_readable(poller)
     }
 
-    /// The progress thread waits a moment for a packet of a ring, or for a thread that wants the engine.
+    /// Lets the progress thread wait a moment for a packet on a ring, or for a thread that wants the engine.
     pub(crate) fn spin(&self) {
         if !self.watches.any() {
             return;
@@ -468,7 +464,7 @@ impl SharedEngine {
         }
     }
 
-    /// Whether a datagram has arrived. That costs a system call, so most calls return false while all
+    /// Returns whether a datagram has arrived. Finding out costs a system call, so most calls return false while all
     /// connections have rings.
     fn is_readable(&self, poller: Poller) -> bool {
         if self.watches.suffice() {
@@ -485,19 +481,19 @@ impl SharedEngine {
         is_readable
     }
 
-    /// Ends a ring whose other end is gone; returns the connections that sent on it.
+    /// Closes a ring whose other end is gone. Returns the connections that sent on it.
     pub(crate) fn close_ring(&self, ring: RingId) -> Vec<ConnectionId> {
-        // The lock orders this with a poll that sends on the ring.
+        // The lock orders this against a poll that sends on the ring.
         let mut engine = self.lock();
         let connections = engine.close_ring(ring);
         self.unlock(engine);
-        // It may sleep with packets of a queue pair that waited for room.
+        // The progress thread may be waiting with packets of a queue pair that waited for room.
         self.wake();
         connections
     }
 
-    /// Keeps the descriptor by which GPU memory of the sender on a ring is opened, and opens it. Without the descriptor,
-    /// refuses the memory.
+    /// Stores the descriptor by which GPU memory of a ring's sender is opened, and opens the memory; refuses it without
+    /// a descriptor.
     pub(crate) fn add_descriptor(
         &self,
         ring: RingId,
@@ -507,7 +503,7 @@ impl SharedEngine {
         let mut engine = self.lock();
         engine.rings.add_descriptor(ring, number, descriptor);
         self.unlock(engine);
-        // It may sleep, and no packet may come before the memory is open.
+        // The progress thread may be waiting, and no packet may arrive before the memory is open.
         self.wake();
     }
 
@@ -518,25 +514,24 @@ impl SharedEngine {
         self.unlock(engine);
     }
 
-    /// One poll by a thread of the program, which from time to time yields its CPU if there was
-    /// nothing to do.
+    /// Polls once for a thread of the program. Yields the CPU from time to time if there was nothing to do.
     pub(crate) fn progress(&self) -> bool {
         self.check_process().is_ok() && self.progress_at(self.clock().now()).0
     }
 
-    /// Like [`SharedEngine::progress`], for the process that opened the device, from `begin` on; returns as well when it
-    /// ended, if it read the clock.
+    /// Like [`SharedEngine::progress`], for the process that opened the device. Starts at `begin`; also returns the
+    /// time when it ended, if it read the clock.
     fn progress_at(&self, begin: u64) -> (bool, Option<u64>) {
         let polls = self.callers.0.begin(begin);
         let polled = self.try_poll(Poller::Program, begin);
         let yielded = match polled {
             Polled::Work => None,
-            // A yield is a system call, so it is left out as long as packets come.
+            // A yield is a system call, so skip it as long as packets arrive.
             Polled::Idle | Polled::Skipped => pause(polls, &self.contention, self.clock()),
         };
         let end = match (yielded, polled) {
             (Some(yielded), _) => Some(yielded.end),
-            // To read the clock would take as long as the rest of it.
+            // Reading the clock would take as long as the rest.
             (None, Polled::Skipped) => None,
             (None, Polled::Work | Polled::Idle) => Some(self.clock().now()),
         };
@@ -544,8 +539,8 @@ impl SharedEngine {
         (polled == Polled::Work, end)
     }
 
-    /// Polls the engine until `take` returns something or the deadline has passed; returns `None` as
-    /// well after a while without packets.
+    /// Polls the engine until `take` returns something. Returns `None` when the deadline has passed, and after a while
+    /// without packets.
     pub(crate) fn poll_until<T>(
         &self,
         deadline: Deadline,
@@ -569,20 +564,20 @@ impl SharedEngine {
             if worked {
                 last_work = now;
             } else if now.saturating_sub(last_work) >= longest {
-                // Nothing comes: the caller sleeps then, and the progress thread takes over.
+                // Nothing arrives: the caller will sleep, and the progress thread takes over.
                 return None;
             }
             if now >= end {
-                // Once more after the deadline: the last poll may have brought it.
+                // Check once more: the last poll may have brought it.
                 return take();
             }
         }
     }
 
-    /// Makes the progress thread drive the engine: the program is about to wait elsewhere.
+    /// Makes the progress thread drive the engine, because the program is about to wait elsewhere.
     pub(crate) fn leave_to_thread(&self) {
-        // Only while it yields: otherwise it drives the engine already, and the wake-up would be a
-        // wasted system call.
+        // Only if it has yielded the engine. Otherwise it drives it already, and the wake-up would be a wasted system
+        // call.
         if self.yielded.load(Ordering::Acquire) {
             self.wake();
         }
@@ -593,27 +588,27 @@ impl SharedEngine {
         if let Some(engine) = try_lock(&self.engine.0) {
             return self.guard(engine);
         }
-        // Shown before the next try, so that a thread that polls gives way.
+        // Announced before the next try, so that a polling thread gives way.
         let waiter = self.lock_waiter();
-        // A panic within a poll is a defect of the engine; what it leaves is still memory-safe,
-        // and its peers notice by their own timers.
+        // Ignores poisoning: a panic within a poll is a defect of the engine, but leaves it memory-safe, and peers
+        // notice by their own timers.
         let engine = self.spin_for_lock().unwrap_or_else(|| lock(&self.engine.0));
         drop(waiter);
         self.guard(engine)
     }
 
-    /// Counts a thread among those that wait for the mutex.
+    /// Announces a thread that waits for the mutex.
     pub(crate) fn lock_waiter(&self) -> LockWaiter<'_> {
         let waiters = &self.lock_waiters.0.count;
         waiters.fetch_add(1, Ordering::Relaxed);
         LockWaiter(self)
     }
 
-    /// Tries to lock the engine for the time of a long poll, after which its holder leaves it to those
-    /// who wait: to be woken would take longer.
+    /// Tries to lock the engine for the duration of a long poll, after which its holder gives way to waiting threads: a
+    /// wake-up would take longer.
     fn spin_for_lock(&self) -> Option<MutexGuard<'_, Engine>> {
         let first = try_lock(&self.engine.0);
-        // With another thread on this CPU, spinning would keep the holder from running.
+        // If another thread wants this CPU, spinning could keep the holder from running.
         if first.is_some() || self.contention.is_present() {
             return first;
         }
@@ -631,8 +626,8 @@ impl SharedEngine {
         }
     }
 
-    /// Locks the engine for the progress thread, which lets all others go first. It does not wait in the
-    /// mutex unless that is held for long: each time its holder would have to wake it by a system call.
+    /// Locks the engine for the progress thread, which lets all others go first. It blocks on the mutex only if that is
+    /// held for long, because the holder has to wake it by a system call each time.
     pub(crate) fn lock_last(&self) -> EngineGuard<'_> {
         for _ in 0..YIELDS_FOR_LOCK {
             if let Some(engine) = try_lock(&self.engine.0) {
@@ -643,22 +638,22 @@ impl SharedEngine {
         self.guard(lock(&self.engine.0))
     }
 
-    /// When threads of the program drive the engine, and whether one of them is waiting.
+    /// Returns when the program's threads drive the engine, and whether one of them is waiting.
     pub(crate) fn callers(&self) -> &CallerActivity {
         &self.callers.0
     }
 
-    /// The clock of the device.
+    /// Returns the clock of the device.
     pub(crate) fn clock(&self) -> &Clock {
         &self.device.clock
     }
 
-    /// When a poll of any thread last found something to do.
+    /// Returns when a poll, by any thread, last found something to do.
     pub(crate) fn last_work(&self) -> u64 {
         self.found.0.last_work.load(Ordering::Relaxed)
     }
 
-    /// Lets the idle time begin at `now`.
+    /// Restarts the idle time at `now`.
     pub(crate) fn set_last_work(&self, now: u64) {
         self.found.0.last_work.store(now, Ordering::Relaxed);
     }
@@ -667,12 +662,12 @@ impl SharedEngine {
         self.polling_waiters.load(Ordering::Acquire) > 0
     }
 
-    /// Records whether the progress thread leaves the engine to threads of the program.
+    /// Records whether the progress thread leaves the engine to the program's threads.
     pub(crate) fn set_yielded(&self, yielded: bool) {
         self.yielded.store(yielded, Ordering::Release);
     }
 
-    /// The eventfd that wakes the progress thread.
+    /// Returns the eventfd that wakes the progress thread.
     pub(crate) fn wake_fd(&self) -> &OwnedFd {
         self.device.wake_fd(self.shard)
     }
@@ -694,10 +689,10 @@ impl fmt::Debug for SharedEngine {
     }
 }
 
-/// After an idle poll, yields the CPU from time to time; `polls` counts them. Between two polls there is
-/// no pause: each of them is a system call.
+/// Yields the CPU from time to time after an idle poll, the `polls`th. Polls need no pause between them: each is a
+/// system call.
 pub(crate) fn pause(polls: u64, contention: &CpuContention, clock: &Clock) -> Option<Yielded> {
-    // The peer may be the one that wants the CPU.
+    // It may be the peer that wants the CPU.
     let yields = contention.is_present() || polls.is_multiple_of(POLLS_PER_YIELD);
     yields.then(|| contention.yield_now(clock))
 }

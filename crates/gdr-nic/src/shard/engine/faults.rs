@@ -1,4 +1,4 @@
-//! What an engine does where a scenario has faults.
+//! The engine's work under a scenario with faults.
 
 use gdr_chaos::Direction;
 use gdr_roce::{Qpn, Time};
@@ -13,14 +13,14 @@ use crate::wire::memory::Room;
 use gdr_udp::UdpWire;
 
 impl Engine {
-    /// Handles a timer that belongs to no queue pair: a fault of one, or of the device.
+    /// Handles a timer that belongs to a fault, of a queue pair or of the device.
     #[cold]
     pub(super) fn expire_fault(&mut self, entry: u32, now: Time, regions: &Regions) -> bool {
         if entry == DEVICE_ALARM {
             if let Some(faults) = &self.device.chaos {
                 faults.advance(&self.device);
             }
-            // The next entry of it is made where one of them is settled.
+            // The next timer of the device is set when one of them is settled.
             let qpns: Vec<_> = self.qps.qps.keys().copied().collect();
             qpns.into_iter().for_each(|qpn| {
                 self.schedule(Qpn::new(qpn));
@@ -129,7 +129,7 @@ impl Engine {
     }
 }
 
-/// Sends the packets of a queue pair that are due.
+/// Sends the due packets of a queue pair.
 fn push_due(faults: &mut QpChaos, now: Time, wire: &mut UdpWire) {
     while let Some(packet) = faults.take_outbound(now) {
         if wire.batch.is_blocked() {

@@ -1,4 +1,4 @@
-//! Requests that posters left for the engine.
+//! Posting of the requests in the intake.
 
 use std::mem;
 
@@ -10,12 +10,12 @@ use crate::shard::intake::Terms;
 use crate::shard::qp_context::IntakeUse;
 use crate::shard::transport::Transport;
 
-/// After this many posts of a queue pair in succession that found the engine unlocked, later ones are not left.
+/// After this many consecutive posts of a queue pair that found the engine unlocked, its intake stays closed.
 const UNUSED: u32 = 256;
 
 impl Engine {
-    /// Whether a thread that unlocks the engine must look at the intake: requests may have been left meanwhile, or
-    /// were taken and not sent.
+    /// Returns whether a thread that unlocks the engine must check the intake: requests may have been left meanwhile,
+    /// or were taken but not sent.
     pub(crate) fn has_intake(&self) -> bool {
         if self.has_taken {
             self.intake.call();
@@ -23,7 +23,7 @@ impl Engine {
         self.has_taken || self.open_intakes > 0
     }
 
-    /// Posts what was left in the intake.
+    /// Posts the requests in the intake.
     pub(crate) fn take_left(&mut self) {
         if !self.intake.has_any() {
             return;
@@ -39,7 +39,7 @@ impl Engine {
             }
             let posted = SendQueue::of(qp).map(|mut queue| left.request.post(&mut queue));
             if !matches!(posted, Some(Ok(()))) {
-                // Its terms would not have been true. The program must notice.
+                // The terms were wrong. The program must notice.
                 qp.transport.enter_error();
             }
         }
@@ -47,10 +47,10 @@ impl Engine {
         self.has_taken = true;
     }
 
-    /// Posts what was left for a queue pair, and lets nothing be left until the intake is opened again. Returns how it
+    /// Posts the requests left for a queue pair, and accepts no more until the intake is opened again. Returns how it
     /// was used.
     pub(crate) fn close_intake(&mut self, qpn: Qpn) -> IntakeUse {
-        // First what is usual.
+        // The common case first.
         if self.open_intakes == 0 || !self.uses_intake(qpn) {
             return IntakeUse::Closed;
         }
@@ -68,7 +68,7 @@ impl Engine {
         qp.is_some_and(|qp| qp.intake != IntakeUse::Closed)
     }
 
-    /// Lets requests be left for a connection that sends, unless that was of no use for long.
+    /// Opens the intake for a connection in RTS, unless it has been of no use for long.
     pub(crate) fn open_intake(&mut self, qpn: Qpn, unused: u32) {
         let Some(qp) = self.qps.get_mut(qpn.get()) else {
             return;

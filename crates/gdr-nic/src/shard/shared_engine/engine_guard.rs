@@ -1,4 +1,4 @@
-//! The locked engine.
+//! Guard of the locked engine.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
@@ -9,7 +9,7 @@ use crate::shard::clock::nanoseconds;
 use crate::shard::engine::Engine;
 
 impl SharedEngine {
-    /// The engine, which the caller has locked, with what was left for it.
+    /// Returns the guard of the engine, which the caller has locked, after taking the requests in the intake.
     pub(super) fn guard<'a>(&'a self, mut engine: MutexGuard<'a, Engine>) -> EngineGuard<'a> {
         engine.take_left();
         EngineGuard {
@@ -20,16 +20,16 @@ impl SharedEngine {
     }
 }
 
-/// The locked engine. Unlocking it updates [`SharedEngine::due`].
+/// Guard of the locked engine. Unlocking updates [`SharedEngine::due`].
 pub(crate) struct EngineGuard<'a> {
     engine: MutexGuard<'a, Engine>,
-    // After the mutex, which is unlocked when the field before is dropped.
+    // Dropped after the mutex guard above, which unlocks the engine.
     look: IntakeLook<'a>,
     due: &'a AtomicU64,
 }
 
 impl EngineGuard<'_> {
-    /// The intake is not looked at after this is dropped.
+    /// Skips the look at the intake after unlocking.
     pub(super) fn leave_intake(&mut self) {
         self.look.0 = None;
     }
@@ -73,7 +73,7 @@ impl Drop for EngineGuard<'_> {
     }
 }
 
-/// Looks at the intake when it is dropped, after the engine was unlocked.
+/// Looks at the intake when dropped, after the engine was unlocked.
 struct IntakeLook<'a>(Option<&'a SharedEngine>);
 
 impl Drop for IntakeLook<'_> {

@@ -13,31 +13,31 @@ use crate::shard::left_send::LeftSend;
 use crate::shard::qp_context::IntakeUse;
 use crate::shard::qp_table::unknown_qp;
 
-/// The intake of a queue pair whose poster had to wait for the engine.
+/// Opens the intake of a queue pair whose poster had to wait for the engine.
 const WAITED: IntakeUse = IntakeUse::Open { unused: 0 };
 
-/// A call that has the engine to post to it.
+/// A posting call, with the engine locked.
 pub(crate) struct PostingCall<'a> {
     engine: EngineGuard<'a>,
-    /// When it began, unless that was just now: for short posts, reading the clock takes as long as the rest.
+    /// When the call began, unless just now: for short posts, reading the clock takes as long as the rest.
     begin: Option<u64>,
-    /// It is the one that opens the intake, unless this is closed.
+    /// Whether this call opens the intake.
     intake: IntakeUse,
 }
 
 impl SharedEngine {
-    /// Begins a call that posts.
+    /// Begins a posting call.
     pub(crate) fn begin_posts(&self) -> PostingCall<'_> {
         PostingCall {
-            // A long list, and a wait for the lock, are a part of the call: the program does not compute then.
+            // A long list and a wait for the lock are parts of the call: the program does not compute meanwhile.
             begin: Some(self.clock().now()),
             engine: self.lock(),
             intake: IntakeUse::Closed,
         }
     }
 
-    /// Begins a call that posts this request of a connection, unless it was left to the thread that has the engine's
-    /// lock: a short one is, if there is such a thread.
+    /// Begins a call that posts this request of a connection. Returns `None` if the request is short and was left to
+    /// the thread that holds the engine's lock.
     pub(crate) fn begin_post(
         &self,
         qpn: Qpn,
@@ -108,21 +108,21 @@ impl SharedEngine {
         Ok(outcome)
     }
 
-    /// Posts and sends what was left, unless another thread has the lock, which then does it.
+    /// Posts and sends the requests in the intake, unless another thread holds the lock, which then does so.
     pub(super) fn serve_intake(&self) {
         self.intake.serve(
             || try_lock(&self.engine.0),
             |engine| {
                 let mut engine = self.guard(engine);
-                // `serve` looks again itself.
+                // `serve` checks again by itself.
                 engine.leave_intake();
                 self.send_now(engine, self.clock().now());
             },
         );
     }
 
-    /// Returns the locked engine if the thread that has posted is to send. If the progress thread is
-    /// awake, and is the one that drives this shard, that sends while the other posts to other shards.
+    /// Returns the locked engine if the posting thread is to send. If the progress thread is awake and drives this
+    /// shard, it sends instead, while the poster goes on to other shards.
     fn lock_of_caller<'a>(
         &self,
         engine: EngineGuard<'a>,
@@ -148,7 +148,7 @@ impl SharedEngine {
         };
         let left_to_thread = qp.is_left_to_thread();
         let outcome = post(&mut RecvQueue::of(qp));
-        // A queue pair in ERR flushes its receives at once.
+        // A queue pair in ERR flushes its receives immediately.
         if let Some(engine) = self.lock_of_caller(engine, left_to_thread) {
             self.send_now(engine, self.clock().now());
         }

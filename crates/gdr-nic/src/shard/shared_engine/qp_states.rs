@@ -1,4 +1,4 @@
-//! The states of queue pairs, and what steers packets to them.
+//! State transitions of queue pairs, and the steering of packets to them.
 
 use gdr_roce::{Qpn, RtrAttributes, State, StateError};
 
@@ -17,7 +17,7 @@ impl SharedEngine {
         self.lock().state(qpn).unwrap_or(State::Reset)
     }
 
-    /// Changes the state to RESET: posted requests are discarded without a completion.
+    /// Moves a queue pair to RESET. Discards posted requests without completions.
     pub(crate) fn reset_qp(&self, qpn: Qpn) {
         let mut engine = self.lock();
         engine.acknowledge(qpn, &self.device.regions.read(self.shard));
@@ -32,7 +32,7 @@ impl SharedEngine {
         engine.connect(qpn, peer, attributes)
     }
 
-    /// Changes a queue pair of this service. `to` is the state that a refusal names.
+    /// Changes a queue pair of this service. `to` is the state named by a refusal.
     pub(crate) fn change_qp<S: Service>(
         &self,
         qpn: Qpn,
@@ -40,13 +40,13 @@ impl SharedEngine {
         change: impl FnOnce(&mut S::State) -> std::result::Result<(), StateError>,
     ) -> Result<()> {
         let mut engine = self.lock();
-        // What it accepts may be another thing afterwards.
+        // The change may affect which requests are accepted.
         engine.close_intake(qpn);
         let protocol = engine.schedule(qpn).and_then(|qp| S::of(&mut qp.transport));
         Ok(change(protocol.ok_or_else(|| unknown_qp(to))?)?)
     }
 
-    /// Like [`SharedEngine::change_qp`], unless the device failed; sends what may be sent in the new state.
+    /// Like [`SharedEngine::change_qp`], but fails on a failed device, and sends what the new state permits.
     pub(crate) fn advance_qp<S: Service>(
         &self,
         qpn: Qpn,
@@ -61,14 +61,14 @@ impl SharedEngine {
         Ok(())
     }
 
-    /// Changes a queue pair for datagrams from INIT to RTR.
+    /// Moves a datagram queue pair from INIT to RTR.
     pub(crate) fn ud_to_rtr(&self, qpn: Qpn) -> Result<()> {
         let mut engine = self.lock();
         engine.check_alive()?;
         engine.open_to_all(qpn)
     }
 
-    /// Changes the state from RTS to SQD.
+    /// Moves a queue pair from RTS to SQD.
     pub(crate) fn qp_to_sqd(&self, qpn: Qpn) -> Result<()> {
         let mut engine = self.lock();
         let qp = engine.schedule(qpn);
@@ -78,7 +78,7 @@ impl SharedEngine {
         Ok(())
     }
 
-    /// Changes the state from SQD or SQE to RTS.
+    /// Moves a queue pair from SQD or SQE to RTS.
     pub(crate) fn resume_qp(&self, qpn: Qpn) -> Result<()> {
         let mut engine = self.lock();
         engine.check_alive()?;
@@ -89,7 +89,7 @@ impl SharedEngine {
         Ok(())
     }
 
-    /// Whether a queue pair in SQD finishes requests.
+    /// Returns whether a queue pair in SQD is still finishing requests.
     pub(crate) fn is_draining(&self, qpn: Qpn) -> bool {
         let mut engine = self.lock();
         engine
@@ -97,12 +97,12 @@ impl SharedEngine {
             .is_some_and(|qp| qp.transport.is_draining())
     }
 
-    /// Sends the packets of a connection to another address.
+    /// Moves a connection to another peer address.
     pub(crate) fn move_peer(&self, qpn: Qpn, peer: Peer) -> Result<()> {
         self.lock().move_peer(qpn, peer)
     }
 
-    /// Lets a raw packet queue pair receive the frames of a flow.
+    /// Makes a raw packet queue pair receive the frames of a flow.
     pub(crate) fn add_flow(&self, qpn: Qpn, rule: FlowRule) -> Result<FlowId> {
         let mut engine = self.lock();
         engine.check_alive()?;
@@ -111,7 +111,7 @@ impl SharedEngine {
         };
         let added = engine.packets.add_flow(packets, qpn, rule);
         drop(engine);
-        // It may sleep without the packet socket.
+        // The progress thread may be waiting without the packet socket.
         self.wake();
         added
     }

@@ -1,15 +1,15 @@
 //! A ring of records in shared memory, from one process to another.
 //!
-//! A record is a word with its length, and that many bytes. It begins at a multiple of [`LINE`], so a short
-//! one is one cache line, which is all that moves between the two processors. The word is written last, and
-//! shows that the record is there; the word after the last record is 0.
+//! A record is a word with its length, followed by that many bytes. It begins at a multiple of [`LINE`], so a short
+//! record is a single cache line, and nothing else moves between the two processors. The word is written last and
+//! publishes the record; the word after the last record is 0.
 //!
-//! A short record is copied before anything of it is used. Only the start of a long one is: the rest is payload, which
-//! is copied once, to its destination. A record can also say where in the memory of the producer the
-//! payload is, which the consumer then reads.
+//! A short record is copied before any of it is used. Of a long record only the start is copied: the rest is payload,
+//! which is copied once, to its destination. Instead of payload, a record can contain its location in the producer's
+//! memory, which the consumer then reads.
 //!
-//! Each end trusts the other with nothing but its own bytes: a word or a position that cannot be makes the ring
-//! [`Broken`], and no byte outside of it is touched.
+//! Neither end trusts the other with anything but its own bytes. An impossible word or position makes the ring
+//! [`Broken`], and no byte outside of the ring is touched.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -22,50 +22,50 @@ use gdr_roce::{Extent, PayloadBy};
 use super::primitives::{AtomicU32, AtomicU64, Deadline, fence};
 use super::segment::Segment;
 
-/// The unit in which records take room.
+/// The granularity of records in bytes.
 pub(super) const LINE: usize = 64;
-/// The bytes of a record before its contents.
+/// The size of a record's length word in bytes.
 const WORD: usize = 8;
-/// Instead of a length: the next record is at the start of the ring.
+/// In place of a length: the next record is at the start of the ring.
 const WRAP: u32 = u32::MAX;
-/// With the length: the record ends with where its payload is.
+/// Flag in the length word: the record ends with the location of its payload.
 const REFERENCE: u32 = 1 << 31;
-/// How many bytes that takes.
+/// The size of that location in bytes.
 const REFERENCE_LEN: usize = 12;
 
-/// Up to this length a record is copied as a whole.
+/// The maximum length of a record that is copied as a whole.
 const SHORT: usize = 256;
-/// How much of a longer one is copied: more than the headers of any packet.
+/// The number of bytes copied from a longer record: more than the headers of any packet.
 const START: usize = 64;
-/// How many bytes of short records the producer shows together at most.
+/// Maximum number of bytes of short records that the producer publishes together.
 const MOST_HIDDEN: u64 = 1024;
-/// How far before it writes them the producer fetches the cache lines of short records.
+/// How far ahead of its writes, in bytes, the producer prefetches.
 const AHEAD: u64 = 512;
-/// In how many parts the consumer gives the room of a ring back.
+/// The number of parts in which the consumer returns the room of a ring.
 const PARTS: u64 = 8;
-/// For what a processor fetches a cache line.
+/// The access that a cache line is prefetched for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FetchedTo {
     Read,
     Write,
 }
 
-/// The start of a record, or all of it.
+/// The start of a long record, or all of a short one.
 pub(super) type RecordStart = [u8; SHORT];
 
-/// The other end wrote what cannot be.
+/// The other end has violated the rules of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// How many bytes a record with `len` bytes takes.
+/// Returns the bytes that a record of length `len` occupies.
 fn taken(len: usize) -> usize {
     (WORD + len).next_multiple_of(LINE)
 }
 
-/// Whether the other end asked to be woken. It is asked for once: the caller wakes it, though it may just have asked
-/// again.
+/// Returns whether the other end asked to be woken, and withdraws its request: the caller must wake it, even if it has
+/// just renewed the request.
 pub(super) fn take_request(asked: &AtomicU32) -> bool {
-    // Usually only a load, because a store would move the cache line from the other processor.
+    // Load first: a store would move the cache line from the other processor.
     let is_asked = asked.load(Ordering::Relaxed) != 0;
     if is_asked {
         asked.store(0, Ordering::Relaxed);
@@ -73,28 +73,28 @@ pub(super) fn take_request(asked: &AtomicU32) -> bool {
     is_asked
 }
 
-/// The end that writes records.
+/// The writing end of a ring.
 #[derive(Debug)]
 pub(super) struct Producer {
     segment: Arc<Segment>,
-    /// The longest record.
+    /// The maximum length of a record.
     most: usize,
-    /// How many bytes were written since the beginning. The next record begins there.
+    /// The number of bytes written so far, which is the position of the next record.
     tail: u64,
-    /// How many of these the consumer had given back when this end looked last.
+    /// The number of bytes returned by the consumer, when last looked at.
     head: u64,
     batch: Batch,
 }
 
-/// The records that were added since the last [`Producer::flush`]. The consumer sees the first one at once, and the others
-/// later and together: if it took each at once, the cache line of the next one would move to its processor while that
-/// is written.
+/// The records added since the last [`Producer::flush`]. The first is published at once, and the others together later.
+/// If the consumer took each at once, the cache line of the next record would move to its processor while the producer
+/// writes it.
 #[derive(Debug)]
 enum Batch {
     Empty,
-    /// The consumer sees all of them.
+    /// All of them are published.
     Shown,
-    /// The word of the one at `first` is not stored, and the consumer comes to none of those after it.
+    /// The word of the record at `first` is not stored yet, so the consumer sees neither that record nor later ones.
     Hidden {
         first: u64,
         word: u32,
@@ -113,7 +113,7 @@ impl Producer {
         }
     }
 
-    /// Where the next record begins.
+    /// Returns where the next record begins.
     fn offset(&self) -> usize {
         self.offset_of(self.tail)
     }
@@ -123,29 +123,28 @@ impl Producer {
         position as usize & (self.segment.ring_len() - 1)
     }
 
-    /// How many bytes may be written, as far as is known.
+    /// Returns how many bytes may be written, as far as is known.
     fn free(&self) -> usize {
         self.segment.ring_len() - (self.tail - self.head) as usize
     }
 
-    /// Whether there is room for the longest record and the word after it.
+    /// Returns whether there is room for the longest record and the word after it.
     fn fits(&self) -> bool {
         let needed = taken(self.most) + LINE;
         let to_end = self.segment.ring_len() - self.offset();
-        // A record that does not fit before the end begins at the start, and the rest stays empty.
+        // A record that does not fit before the end begins at the start, and the remainder stays empty.
         let skipped = if to_end < needed { to_end } else { 0 };
         self.free() >= skipped + needed
     }
 
-    /// Looks how much the consumer has given back; returns whether there is room for the longest record.
+    /// Reads how much the consumer has returned. Returns whether there is room for the longest record.
     pub(super) fn has_room(&mut self) -> Result<bool, Broken> {
         if self.fits() {
             return Ok(true);
         }
-        // Pairs with the release of the consumer: it has read what is overwritten next.
+        // Pairs with the consumer's release: it has read what is overwritten next.
         let head = self.segment.header().head().load(Ordering::Acquire);
-        // A position that goes back, or is beyond what was written, would make room where unread
-        // records are.
+        // A position that moves backwards, or beyond what was written, would make room where unread records are.
         if head < self.head || head > self.tail {
             return Err(Broken);
         }
@@ -153,7 +152,7 @@ impl Producer {
         Ok(self.fits())
     }
 
-    /// Room for the longest record, if there is some.
+    /// Returns room for the longest record, if there is any.
     pub(super) fn room(&mut self) -> Result<Option<&mut [u8]>, Broken> {
         if !self.has_room()? {
             return Ok(None);
@@ -162,8 +161,8 @@ impl Producer {
             self.skip_to_start();
         }
         let at = self.segment.at(self.offset() + WORD, self.most);
-        // SAFETY: the bytes are inside the mapping, after the last record: this end alone uses them until
-        // it adds that record. A process that breaks this rule can change them, but they are only written here.
+        // SAFETY: the bytes are inside the mapping, after the last record, so only this end uses them until it adds
+        // that record. A process that violates this can change them, but they are only written here.
         Ok(at.map(|at| unsafe { NonNull::slice_from_raw_parts(at, self.most).as_mut() }))
     }
 
@@ -179,17 +178,17 @@ impl Producer {
         }
     }
 
-    /// Adds a record with the first `len` bytes of [`Producer::room`]. The consumer sees it after [`Producer::flush`], if
-    /// not before.
+    /// Adds a record with the first `len` bytes of [`Producer::room`]. [`Producer::flush`] publishes it, unless it is
+    /// published before.
     pub(super) fn push(&mut self, len: usize) {
         self.add(len, PayloadBy::Copy);
     }
 
-    /// Adds a record with the first `len` bytes of [`Producer::room`], whose payload is at `payload` in the memory of
-    /// this process. Returns the position of its end.
+    /// Adds a record with the first `len` bytes of [`Producer::room`] and the location of its payload in this process's
+    /// memory. Returns the position of the record's end.
     pub(super) fn push_reference(&mut self, len: usize, payload: Extent) -> u64 {
         if let Some(at) = self.segment.at(self.offset() + WORD + len, REFERENCE_LEN) {
-            // SAFETY: inside the mapping, in the room that this end alone uses, at any alignment.
+            // SAFETY: inside the mapping, in room that only this end uses. Any alignment is allowed.
             unsafe {
                 at.cast::<u64>().write_unaligned(payload.addr);
                 at.add(8).cast::<u32>().write_unaligned(payload.len);
@@ -211,12 +210,12 @@ impl Producer {
             self.segment.word(offset),
             self.segment.word(offset + taken(len)),
         ) {
-            // Stored before the release of `show`: otherwise the consumer would take old bytes after this record for a
-            // length.
+            // Stored before the release in `show`: otherwise the consumer could take stale bytes after this record for
+            // a length.
             next.store(0, Ordering::Relaxed);
             self.tail += taken(len) as u64;
             match self.batch {
-                // It may be the only one, for which the consumer waits.
+                // It may be the only record, which the consumer waits for.
                 Batch::Empty => {
                     this.store(word, Ordering::Release);
                     self.batch = Batch::Shown;
@@ -234,7 +233,8 @@ impl Producer {
                 self.segment.fetch(ahead, FetchedTo::Write);
             }
         }
-        // Others are shown at once, with those before them: the consumer begins with them while this end goes on.
+        // Other records are published at once, with all before them, so that the consumer starts on them while this end
+        // goes on.
         let is_short = len <= SHORT && by == PayloadBy::Copy;
         let hidden = match &self.batch {
             Batch::Hidden { first, .. } => self.tail - first,
@@ -245,7 +245,7 @@ impl Producer {
         }
     }
 
-    /// Shows the consumer all records.
+    /// Publishes all records.
     fn show(&mut self) {
         if let Batch::Hidden { first, word } = self.batch
             && let Some(place) = self.segment.word(self.offset_of(first))
@@ -255,7 +255,7 @@ impl Producer {
         self.batch = Batch::Shown;
     }
 
-    /// Makes all references void, without waiting for one that is being read.
+    /// Voids all references, without waiting for one that is being read.
     pub(super) fn void_references(&self) {
         let now = Deadline::after(Duration::ZERO);
         self.segment.header().void_references(self.tail, now);
@@ -265,32 +265,31 @@ impl Producer {
         &self.segment
     }
 
-    /// Shows the consumer all that was added; returns whether it must be woken for it.
+    /// Publishes all records. Returns whether the consumer must be woken.
     pub(super) fn flush(&mut self) -> bool {
         self.show();
         self.batch = Batch::Empty;
-        // The consumer stores that it sleeps, and then looks for records.
+        // Pairs with the consumer's fence between its request and its look for records.
         fence(Ordering::SeqCst);
         let idle = self.segment.header().consumer_idle();
         take_request(idle)
     }
 
-    /// Asks the consumer to wake this end when there is room. The caller looks for room once more.
+    /// Asks the consumer to wake this end when there is room. The caller must look for room once more.
     pub(super) fn ask_for_room(&self) {
-        // Stored before the caller looks for room again. The consumer gives room back before it
-        // looks for this request.
+        // Stored before the caller looks for room again. The consumer returns room before it looks for this request.
         self.segment.header().waiting().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 }
 
-/// Shows whether there is a record, without the end that takes it.
+/// Shows whether there is a record, without access to the consumer.
 #[derive(Clone, Debug)]
 pub(super) struct RecordWatch {
     segment: Arc<Segment>,
-    /// How many bytes were taken since the beginning. The next record is there.
+    /// The number of bytes taken so far, which is the position of the next record.
     taken: Arc<AtomicU64>,
-    /// A record that was taken waits for its payload.
+    /// A taken record waits for its payload.
     waits: Arc<AtomicBool>,
 }
 
@@ -300,7 +299,7 @@ impl RecordWatch {
         self.taken.load(Ordering::Relaxed) as usize & (self.segment.ring_len() - 1)
     }
 
-    /// Whether there is a record, or one waits for its payload.
+    /// Returns whether there is a record, or a taken one waits for its payload.
     pub(super) fn has_record(&self) -> bool {
         self.waits.load(Ordering::Relaxed) || matches!(self.length(), Ok(len) if len != 0)
     }
@@ -311,28 +310,27 @@ impl RecordWatch {
     }
 }
 
-/// A record that was taken.
+/// A taken record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     /// All of it was copied: this many bytes.
     Whole(usize),
-    /// It is long, and only its start was copied. This is where it is in the memory of this process until its room is
-    /// given back.
+    /// A long record: only its start was copied. It stays at this address of this process until its room is returned.
     Long(Extent),
-    /// This many bytes, without the payload, which is there in the memory of the producer.
+    /// This many bytes, without the payload, which is at this location of the producer's memory.
     Referring(usize, Extent),
-    /// Like `Referring`, to memory of a GPU.
+    /// Like `Referring`, with the payload in GPU memory.
     InDevice(usize, Extent),
-    /// What it refers to is void: it is lost.
+    /// Its reference is void, so its payload is lost.
     Void,
 }
 
-/// Records of one message that refer to one range of memory.
+/// Consecutive records of one message that refer to one range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Continuation {
-    /// How many bytes.
+    /// The number of bytes.
     pub(super) len: u32,
-    /// The position where the last one ends.
+    /// The position of the last record's end.
     pub(super) end: u64,
 }
 
@@ -340,18 +338,18 @@ pub(super) fn ends_message(header: Bth) -> bool {
     Opcode::from_byte(header.opcode).is_none_or(|opcode| opcode.position().is_last())
 }
 
-/// Looks for such records.
+/// Searches for such records.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     addr: u64,
     most: u32,
-    /// The header of the last one.
+    /// The header of the last record.
     header: Bth,
     all: Continuation,
 }
 
 impl Run {
-    /// Begins with a record that ends at `end`. No more than `most` bytes are added.
+    /// Starts with a record that ends at `end`. Adds no more than `most` bytes.
     pub(super) fn new(header: Bth, payload: Extent, end: u64, most: u32) -> Self {
         let Extent { addr, len } = payload;
         Self {
@@ -362,7 +360,7 @@ impl Run {
         }
     }
 
-    /// Adds the next record, if it continues the message and refers to the adjacent bytes; returns whether it does.
+    /// Adds the next record if it continues the message and refers to the adjacent bytes. Returns whether it does.
     pub(super) fn add(&mut self, header: Bth, next: Extent, end: u64) -> bool {
         let continues = !ends_message(self.header)
             && header.dest_qpn == self.header.dest_qpn
@@ -382,19 +380,19 @@ impl Run {
     }
 }
 
-/// The end that takes records.
+/// The reading end of a ring.
 #[derive(Debug)]
 pub(super) struct Consumer {
     next: RecordWatch,
     /// The longest record.
     most: usize,
-    /// While the memory of the producer is read: before which position references are void.
+    /// While the producer's memory is read: the position before which references are void.
     void_before: Option<u64>,
-    /// How many bytes were taken, as [`RecordWatch`] has it.
+    /// The number of bytes taken, as in [`RecordWatch`].
     taken: u64,
-    /// How many the producer knows to be taken.
+    /// The number of bytes returned to the producer.
     given_back: u64,
-    /// The other end broke the rules. Nothing more is taken.
+    /// The other end has violated the rules. Nothing more is taken.
     is_stopped: bool,
 }
 
@@ -419,30 +417,30 @@ impl Consumer {
         self.next.clone()
     }
 
-    /// Whether there is a record.
+    /// Returns whether there is a record.
     pub(super) fn has_record(&self) -> bool {
         !self.is_stopped && self.next.has_record()
     }
 
-    /// The position of the next record.
+    /// Returns the position of the next record.
     pub(super) fn position(&self) -> u64 {
         self.taken
     }
 
-    /// Takes nothing from `position` on again: what was taken since is taken once more.
+    /// Goes back to `position`: what was taken since is taken again.
     pub(super) fn go_back(&mut self, position: u64) {
         self.taken = position.clamp(self.given_back, self.taken);
         self.next.taken.store(self.taken, Ordering::Relaxed);
     }
 
-    /// The record that was taken last, which begins with `first` and refers to `payload`, and the records after it that
-    /// continue it, up to `most` bytes in all. Nothing is taken.
+    /// Returns the record taken last, which begins with `first` and refers to `payload`, together with the following
+    /// records that continue it, up to `most` bytes in all. Takes none of them.
     pub(super) fn continuation(&self, first: Bth, payload: Extent, most: u32) -> Continuation {
         let segment = &self.next.segment;
         let mut run = Run::new(first, payload, self.taken, most);
         let mut at = self.taken;
-        // Go around once at most: the other process could write references everywhere, and the search would
-        // never end.
+        // Goes around once at most: the other process could write references everywhere, and the search would never
+        // end.
         while at - self.taken < segment.ring_len() as u64 {
             // The length of a ring is a power of two.
             let offset = at as usize & (segment.ring_len() - 1);
@@ -454,8 +452,7 @@ impl Consumer {
                 continue;
             }
             let len = (word & !REFERENCE) as usize;
-            // Only a record that refers to memory continues another one, and it has a header at
-            // least.
+            // Only a record with a reference can continue another one, and it has at least one header.
             if word & REFERENCE == 0 || !(Bth::LEN + REFERENCE_LEN..=SHORT).contains(&len) {
                 break;
             }
@@ -463,7 +460,7 @@ impl Consumer {
                 break;
             };
             // SAFETY: inside the mapping, of integer types, at any alignment. A process that changes them changes only
-            // what is read.
+            // the values read.
             let (header, next) = unsafe {
                 let reference = bytes.add(len - REFERENCE_LEN);
                 let next = Extent {
@@ -480,7 +477,7 @@ impl Consumer {
         run.all()
     }
 
-    /// Takes nothing more.
+    /// Stops taking records.
     pub(super) fn stop(&mut self) {
         self.is_stopped = true;
     }
@@ -519,15 +516,14 @@ impl Consumer {
         if len > self.most || refers && !(REFERENCE_LEN..=SHORT).contains(&len) {
             return Err(Broken);
         }
-        // A short record is copied whole, so that the other process cannot change a header after it
-        // was checked.
+        // A short record is copied whole, so that the other process cannot change a header after it was checked.
         let copied = if len > SHORT { START } else { len };
         let (segment, offset) = (&self.next.segment, self.next.offset());
         // The word of the next record must be inside the ring, too.
         segment.at(offset, taken(len) + LINE).ok_or(Broken)?;
         let bytes = segment.at(offset + WORD, len).ok_or(Broken)?;
-        // SAFETY: the bytes are inside the mapping and outside of `start`, and of an integer type. By the rules
-        // of the ring no process writes them until they are given back; one that does changes only what is read.
+        // SAFETY: the bytes are inside the mapping, outside of `start`, and of an integer type. By the rules of the
+        // ring no process writes them until they are returned; one that does changes only the values read.
         unsafe { bytes.copy_to_nonoverlapping(NonNull::from(&mut *start).cast(), copied) };
         let record = if refers {
             let without = len - REFERENCE_LEN;
@@ -541,7 +537,7 @@ impl Consumer {
             Record::Whole(len)
         };
         self.advance(taken(len));
-        // The next record is often there already, and of the same length.
+        // The next record is often there already, and has the same length.
         if len <= SHORT {
             let next = self.next.offset();
             for line in (0..taken(len)).step_by(LINE) {
@@ -569,38 +565,37 @@ impl Consumer {
             return Record::InDevice(len, payload);
         }
         let segment = &self.next.segment;
-        // Once for all records of a quantum: from here to `end_reads` the producer waits before it
-        // gives memory away.
+        // Once per quantum: until `end_reads` the producer waits before it gives memory away.
         let void_before = *self
             .void_before
             .get_or_insert_with(|| segment.header().begin_reads());
-        // The producer has made older references void, and may have given their memory away.
+        // The producer has voided older references, and may have given their memory away.
         match self.taken >= void_before {
             true => Record::Referring(len, payload),
             false => Record::Void,
         }
     }
 
-    /// The memory of the producer is not read any more for the records that were taken.
+    /// Ends the reads of the producer's memory for the records taken so far.
     pub(super) fn end_reads(&mut self) {
         if self.void_before.take().is_some() {
             self.next.segment.header().end_reads();
         }
     }
 
-    /// Asks the producer not to refer to its memory.
+    /// Asks the producer not to send references.
     pub(super) fn refuse_references(&self) {
         self.next.segment.header().refuse_references();
     }
 
-    /// Whether so much was taken that its room is worth to be given back. The producer has the other parts of the ring
-    /// until then.
+    /// Returns whether enough was taken for its room to be worth returning. Until then, the producer has the other
+    /// parts of the ring.
     pub(super) fn owes_room(&self) -> bool {
         self.taken - self.given_back >= self.next.segment.ring_len() as u64 / PARTS
     }
 
-    /// Gives the room of what was taken back if it is worth it, up to the record at `first`, which still waits; returns
-    /// whether the producer waits for it and must be woken.
+    /// Returns the room of taken records if that is worth it, up to the record at `first`, which still waits. Returns
+    /// whether the producer waits for room and must be woken.
     pub(super) fn give_back(&mut self, first: Option<u64>) -> bool {
         let until = first
             .unwrap_or(self.taken)
@@ -611,22 +606,22 @@ impl Consumer {
         }
         self.given_back = until;
         let segment = &self.next.segment;
-        // The release ends all reads of the room that is given back.
+        // The release orders all reads of the returned room before it.
         segment.header().head().store(until, Ordering::Release);
-        // The producer stores that it waits, and then looks for room.
+        // Pairs with the producer's fence between its request and its look for room.
         fence(Ordering::SeqCst);
         let waiting = segment.header().waiting();
         take_request(waiting)
     }
 
-    /// Asks the producer to wake this end for the next record. The caller looks for one once more.
+    /// Asks the producer to wake this end for the next record. The caller must look for one once more.
     pub(super) fn sleep(&self) {
         self.next
             .segment
             .header()
             .consumer_idle()
-            // Stored before the caller looks for a record again. The producer adds one before it
-            // looks for this request.
+            // Stored before the caller looks for a record again. The producer adds one before it looks for this
+            // request.
             .store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -717,7 +712,7 @@ mod tests {
             prop_assert!(!consumer.has_record());
         }
 
-        /// A process that writes whatever it likes.
+        /// A process that writes arbitrary bytes.
         #[test]
         fn no_word_of_the_other_end_leads_out_of_the_ring(
             words in prop::collection::vec((0..RING / LINE, any::<u32>()), 0..64),
@@ -746,7 +741,7 @@ mod tests {
                     Record::Void => {}
                 }
                 consumer.give_back(None);
-                // Else the records that are there would be taken again and again.
+                // Otherwise the existing records would be taken again and again.
                 if consumer.taken > 4 * RING as u64 {
                     break;
                 }

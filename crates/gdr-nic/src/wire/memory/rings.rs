@@ -23,23 +23,24 @@ use crate::error::Result;
 use crate::poller::{PerPoller, Poller};
 use gdr_udp::ProcessFd;
 
-/// How many packets of one ring a poll takes.
+/// Packets taken from one ring per poll.
 const QUANTUM: usize = 64;
-/// How many bytes of the memory of senders are read before what was received is acknowledged, and others have their turn.
+/// Maximum number of bytes read from senders' memory before received packets are acknowledged and other work has its
+/// turn.
 pub(crate) const MOST_READ: u32 = 1 << 18;
 
 /// Identifies a ring of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingId(u32);
 
-/// A ring on which packets arrive.
+/// A ring for incoming packets.
 struct Inbound {
     id: RingId,
     consumer: Consumer,
     sender: RingSender,
-    /// GPU memory of the sender.
+    /// Imported GPU memory of the sender.
     imports: Imports,
-    /// Records that wait for their payloads there.
+    /// Records that wait for payloads in that memory.
     stalled: Stalled,
     /// Wakes the sender.
     doorbell: OwnedFd,
@@ -48,7 +49,7 @@ struct Inbound {
     beginning: Beginning,
 }
 
-/// Whether records are taken: what their sender has sent by UDP before the first one is received before it, because
+/// Whether records are taken. What their sender has sent by UDP before the first record is received first, because
 /// networks keep the datagrams of a queue pair in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Beginning {
@@ -59,17 +60,17 @@ enum Beginning {
     Over,
 }
 
-/// After this many looks at UDP the records of a ring are taken, however much arrives there.
+/// The number of looks at UDP after which the records of a ring are taken, however much arrives by UDP.
 const MOST_LOOKS: u32 = 64;
 
 /// The device that sends on a ring.
 pub(crate) struct RingSender {
     pub(crate) address: SocketAddr,
-    /// The memory of its process, if that can be read.
+    /// The memory of its process, if it can be read.
     pub(crate) memory: Option<ProcessMemory>,
 }
 
-/// A ring on which packets leave.
+/// A ring for outgoing packets.
 struct Outbound {
     id: RingId,
     producer: Producer,
@@ -87,50 +88,50 @@ struct Outbound {
 /// The rings of an engine.
 pub(crate) struct Rings {
     inbound: Vec<Inbound>,
-    /// How many of these have not begun.
+    /// The number of incoming rings that have not begun.
     beginnings: usize,
     outbound: Vec<Outbound>,
     next: u32,
     watches: Arc<Watches>,
-    /// The ring whose room was asked for last.
+    /// The ring whose room was last requested.
     at: usize,
 }
 
-/// What shows, without the engine's lock, whether packets have arrived.
+/// Shows, without the engine's lock, whether packets have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     count: AtomicUsize,
-    /// How many connections receive by UDP.
+    /// The number of connections that receive by UDP.
     udp_uses: AtomicUsize,
-    /// A datagram was seen at the UDP socket, and not received.
+    /// A datagram was seen at the UDP socket, but not received yet.
     readable: AtomicBool,
     rings: PerPoller<RwLock<Vec<(RingId, RecordWatch)>>>,
 }
 
 impl Watches {
-    /// Whether there are rings on which packets may arrive.
+    /// Returns whether there are rings on which packets may arrive.
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there are such rings, and all connections have one. What comes by UDP is then for queue pairs that
-    /// receive datagrams, or from a peer whose ring has just ended.
+    /// Returns whether there are such rings, and every connection has one. UDP then carries only datagrams, and packets
+    /// of peers whose ring has just ended.
     pub(crate) fn suffice(&self) -> bool {
         self.any() && self.udp_uses.load(Ordering::Relaxed) == 0
     }
 
-    /// Records that a datagram was seen at the UDP socket: the next poll receives it.
+    /// Records that a datagram was seen at the UDP socket, which the next poll receives.
     pub(crate) fn set_readable(&self) {
         self.readable.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether a datagram was seen since the last call.
     pub(crate) fn take_readable(&self) -> bool {
-        // Load first, because a swap in each poll would take the cache line from the other threads.
+        // Load first: a swap in each poll would take the cache line from the other threads.
         self.readable.load(Ordering::Relaxed) && self.readable.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether a packet has arrived.
+    /// Returns whether a packet has arrived.
     pub(crate) fn has_packet(&self, poller: Poller) -> bool {
         self.any()
             && lock::read(self.rings.of(poller))
@@ -138,7 +139,7 @@ impl Watches {
                 .any(|(_, watch)| watch.has_record())
     }
 
-    /// Changes all lists. The engine's lock orders changes.
+    /// Changes all lists. The engine's lock orders the changes.
     fn change(&self, change: impl Fn(&mut Vec<(RingId, RecordWatch)>)) {
         for rings in self.rings.iter() {
             let mut rings = lock::write(rings);
@@ -148,7 +149,7 @@ impl Watches {
     }
 }
 
-/// While it lives, a connection receives by UDP.
+/// Counts a connection that receives by UDP, while it lives.
 pub(crate) struct UdpUse(Arc<Watches>);
 
 impl Drop for UdpUse {
@@ -159,14 +160,13 @@ impl Drop for UdpUse {
 
 /// A packet in a ring.
 pub(crate) enum RingPacket<'a> {
-    /// All of it.
+    /// The whole packet.
     Whole(&'a [u8]),
-    /// Its start, with all headers, and where it is in the memory of this process until
-    /// [`PacketSink::read_sender`].
+    /// The start of the packet with all headers, and its address in this process until [`PacketSink::read_sender`].
     Long(&'a [u8], Extent),
-    /// All but the payload, and where that is in the memory of the sender.
+    /// The packet without its payload, and the location of the payload in the sender's memory.
     Referring(&'a [u8], Extent),
-    /// Like `Referring`, in memory of a GPU that was imported.
+    /// Like `Referring`, with the payload in imported GPU memory.
     InDevice(&'a [u8], Extent, DeviceRun<'a>),
 }
 
@@ -175,28 +175,28 @@ pub(crate) enum RingPacket<'a> {
 pub(crate) enum Taken {
     /// The packet was processed.
     Done,
-    /// Its payload is not there yet. It has changed nothing, and is passed again.
+    /// Its payload has not arrived. The packet has changed nothing, and is passed again.
     NotYet,
 }
 
-/// Takes the packets that arrive.
+/// Takes arriving packets.
 pub(crate) trait PacketSink {
-    /// Takes a packet. Fails as `read_sender` does: it may have to come first.
+    /// Takes a packet. Fails like `read_sender`, which may have to come first.
     fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> (Taken, Result<()>);
 
-    /// Copies what the packets refer to that were taken since the last call. Fails if something could not be read.
+    /// Copies the payloads referred to by the packets taken since the last call. Fails if something could not be read.
     fn read_sender(&mut self, sender: &RingSender) -> Result<()>;
 
-    /// The threads that import GPU memory of senders: one for each GPU with registered memory.
+    /// Returns the threads that import senders' GPU memory: one for each GPU with registered memory.
     fn copy_threads(&self) -> Vec<CopyThread>;
 }
 
 /// Room for a packet on a ring.
 pub(crate) enum Room<'a> {
-    /// It is written here, and then [`Rings::push`]ed.
+    /// The packet is written here, and then [`Rings::push`]ed.
     Free {
         bytes: &'a mut [u8],
-        /// How its payload may leave.
+        /// How the payload may be sent.
         payload: PayloadBy,
     },
     /// The ring is full. The queue pair is scheduled when there is room.
@@ -205,11 +205,11 @@ pub(crate) enum Room<'a> {
     Ended,
 }
 
-/// What became of a datagram.
+/// The fate of a datagram.
 pub(crate) enum Passed {
-    /// The receiver finds it in its ring.
+    /// It is in the receiver's ring.
     InRing,
-    /// The ring is full or broken: it goes by UDP.
+    /// The ring is full or broken, so it goes by UDP.
     NoRoom,
     /// No ring leads to this queue pair.
     NoRing(Qpn),
@@ -242,7 +242,7 @@ impl Rings {
         RingId(self.next)
     }
 
-    /// Adds a ring on which packets of a device arrive.
+    /// Adds a ring for packets from a device.
     pub(crate) fn add_inbound(
         &mut self,
         segment: Arc<Segment>,
@@ -267,7 +267,7 @@ impl Rings {
         id
     }
 
-    /// Keeps the descriptor by which an export of the sender of a ring is opened.
+    /// Stores the descriptor by which an export of a ring's sender is opened.
     pub(crate) fn add_descriptor(
         &mut self,
         id: RingId,
@@ -279,7 +279,7 @@ impl Rings {
         }
     }
 
-    /// Returns whether UDP is to be looked at, because a new ring has a record.
+    /// Returns whether UDP must be polled, because a new ring has a record.
     pub(crate) fn is_beginning(&mut self) -> bool {
         if self.beginnings == 0 {
             return false;
@@ -294,8 +294,8 @@ impl Rings {
         any
     }
 
-    /// Takes the records of new rings from now on, unless datagrams were found in the look that
-    /// [`Rings::is_beginning`] asked for.
+    /// Starts to take the records of new rings, unless the poll that [`Rings::is_beginning`] asked for has found
+    /// datagrams.
     pub(crate) fn begin(&mut self, found: bool) {
         for ring in &mut self.inbound {
             if let Beginning::Seen(looks) = &mut ring.beginning {
@@ -308,7 +308,8 @@ impl Rings {
         }
     }
 
-    /// Adds a ring that reaches some of the queue pairs of the device at `to`. Its `socket` is open as long as it exists.
+    /// Adds a ring that reaches some of the queue pairs of the device at `to`. Its `socket` stays open as long as the
+    /// ring exists.
     pub(crate) fn add_outbound(
         &mut self,
         segment: Arc<Segment>,
@@ -333,12 +334,12 @@ impl Rings {
         id
     }
 
-    /// The ring to a queue pair.
+    /// Returns the ring to a queue pair.
     pub(crate) fn to(&self, address: SocketAddr, qpn: Qpn) -> Option<RingId> {
         self.position(address, qpn).map(|at| self.outbound[at].id)
     }
 
-    /// The GPU memory that the receiver of a ring may import.
+    /// Returns the GPU memory that the receiver of a ring may import.
     pub(crate) fn exports(&self, id: RingId) -> Option<&Arc<Exports>> {
         let ring = self.outbound.iter().find(|ring| ring.id == id)?;
         Some(&ring.exports)
@@ -351,8 +352,8 @@ impl Rings {
         self.outbound.iter().position(reaches)
     }
 
-    /// Ends a ring whose other end is gone. Packets that have arrived are still taken. Returns the queue pairs
-    /// that waited for room, and go on over UDP.
+    /// Closes a ring whose other end is gone. Packets that have arrived are still taken. Returns the queue pairs that
+    /// waited for room, which continue over UDP.
     pub(crate) fn close(&mut self, id: RingId) -> Vec<u32> {
         for ring in self.inbound.iter_mut().filter(|ring| ring.id == id) {
             ring.is_closing = true;
@@ -361,8 +362,7 @@ impl Rings {
         match self.outbound.iter().position(|ring| ring.id == id) {
             Some(at) => {
                 let ring = self.outbound.swap_remove(at);
-                // The receiver may be about to read memory of this process that the program is now getting
-                // back.
+                // The receiver may be about to read memory of this process that the program is now getting back.
                 ring.producer.void_references();
                 ring.waiting
             }
@@ -383,24 +383,24 @@ impl Rings {
         });
     }
 
-    /// Whether packets may leave.
+    /// Returns whether there are rings for outgoing packets.
     pub(crate) fn has_outbound(&self) -> bool {
         !self.outbound.is_empty()
     }
 
-    /// Whether a packet has arrived from a device.
+    /// Returns whether a packet has arrived from a device.
     pub(crate) fn has_packet_from(&self, source: SocketAddr) -> bool {
         let mut inbound = self.inbound.iter();
         inbound.any(|ring| ring.sender.address == source && ring.consumer.has_record())
     }
 
-    /// Whether a packet has arrived, or a sender has changed its exports.
+    /// Returns whether a packet has arrived, or a sender has changed its exports.
     pub(crate) fn has_packet(&self) -> bool {
         let mut inbound = self.inbound.iter();
         inbound.any(|ring| ring.consumer.has_record() || ring.imports.have_changed())
     }
 
-    /// Passes each packet that has arrived to `sink`, up to a quantum of each ring.
+    /// Passes each arrived packet to `sink`, up to a quantum per ring.
     pub(crate) fn receive(&mut self, sink: &mut impl PacketSink) {
         let mut ended = false;
         for ring in &mut self.inbound {
@@ -414,10 +414,9 @@ impl Rings {
         }
     }
 
-    /// Room for a packet of a queue pair.
+    /// Returns room for a packet of a queue pair.
     pub(crate) fn room(&mut self, id: RingId, qpn: Qpn) -> Room<'_> {
-        // It is nearly always the ring of the last call, because a queue pair sends several packets at a
-        // time.
+        // Nearly always the ring of the last call, because a queue pair sends several packets at a time.
         if self.outbound.get(self.at).is_none_or(|ring| ring.id != id) {
             match self.outbound.iter().position(|ring| ring.id == id) {
                 Some(at) => self.at = at,
@@ -436,8 +435,7 @@ impl Rings {
             Err(Broken) => return Room::Ended,
         }
         let producer = &mut self.outbound[self.at].producer;
-        // The receiver decides: it refuses references once it could not read the memory of this
-        // process.
+        // The receiver decides: it refuses references once it could not read this process's memory.
         let payload = match producer.segment().header().takes_references() {
             true => PayloadBy::Reference,
             false => PayloadBy::Copy,
@@ -449,7 +447,7 @@ impl Rings {
         }
     }
 
-    /// Sends the `len` bytes just written to the last [`Room::Free`], at the latest by [`Rings::flush`].
+    /// Sends the `len` bytes just written to the last [`Room::Free`], with [`Rings::flush`] at the latest.
     pub(crate) fn push(&mut self, len: usize) {
         if let Some(ring) = self.outbound.get_mut(self.at) {
             ring.producer.push(len);
@@ -457,8 +455,8 @@ impl Rings {
         }
     }
 
-    /// Sends the `len` bytes just written to the last [`Room::Free`], whose payload is at `payload` in the memory of this
-    /// process.
+    /// Sends the `len` bytes just written to the last [`Room::Free`], and the location of their payload in this
+    /// process's memory.
     pub(crate) fn push_reference(&mut self, len: usize, payload: Extent) -> Option<Reference> {
         let ring = self.outbound.get_mut(self.at)?;
         let end = ring.producer.push_reference(len, payload);
@@ -466,7 +464,7 @@ impl Rings {
         Some(Reference::new(ring.producer.segment(), end))
     }
 
-    /// Passes a datagram on, if there is a ring to its queue pair with room.
+    /// Sends a datagram, if there is a ring with room to its queue pair.
     pub(crate) fn pass(&mut self, to: SocketAddr, packet: &[u8]) -> Passed {
         let Some(header) = packet.first_chunk() else {
             return Passed::NoRoom;
@@ -486,22 +484,22 @@ impl Rings {
         }
     }
 
-    /// Shows the receivers what was pushed, and wakes those that sleep.
+    /// Publishes pushed packets, and wakes sleeping receivers.
     pub(crate) fn flush(&mut self) {
         for ring in &mut self.outbound {
-            // Do this once after all packets of a poll, because a wake-up is a system call.
+            // Once after all packets of a poll, because a wake-up is a system call.
             if std::mem::take(&mut ring.is_touched) && ring.producer.flush() {
                 wake(&ring.doorbell);
             }
         }
     }
 
-    /// Whether queue pairs wait for room.
+    /// Returns whether queue pairs wait for room.
     pub(crate) fn is_blocked(&self) -> bool {
         self.outbound.iter().any(|ring| !ring.waiting.is_empty())
     }
 
-    /// The queue pairs that waited for room where there is some now.
+    /// Returns the queue pairs that waited for room, on rings that have some now.
     pub(crate) fn unblocked(&mut self) -> Vec<u32> {
         let mut all = Vec::new();
         for ring in &mut self.outbound {
@@ -513,9 +511,9 @@ impl Rings {
         all
     }
 
-    /// Asks senders to wake the progress thread for packets; returns whether it may sleep: none has arrived.
+    /// Asks senders to wake the progress thread for packets. Returns whether it may sleep, as none has arrived.
     pub(crate) fn sleep(&self) -> bool {
-        // Make the request before checking: a sender that adds a packet in between sees the request.
+        // Request first, then check: a sender that adds a packet in between sees the request.
         self.inbound.iter().for_each(|ring| ring.consumer.sleep());
         !self.has_packet()
     }
@@ -534,7 +532,7 @@ impl Inbound {
             // Their payloads were in the memory of the sender, which is gone.
             self.stalled.clear();
         }
-        // Do this first, because the packets of a queue pair must be passed in order.
+        // First, because the packets of a queue pair must be passed in order.
         self.stalled.pass(&mut self.imports, &self.sender, sink);
         let mut start = [0; _];
         let mut referred = 0;
@@ -549,8 +547,7 @@ impl Inbound {
                 Ok(None) => break,
                 Err(Broken) => {
                     tracing::warn!(source = %self.sender.address, "a ring is broken; packets come by UDP");
-                    // The other end did not follow the rules, so nothing that it writes is read any
-                    // more.
+                    // The other end has violated the rules, so nothing more is read from it.
                     self.consumer.stop();
                     self.is_closing = true;
                     break;
@@ -560,10 +557,10 @@ impl Inbound {
                 continue;
             };
             let qpn = header.dest_qpn;
-            // An earlier record of the same queue pair waits, so this one has to wait, too.
+            // An earlier record of the same queue pair waits, so this one must wait as well.
             if self.stalled.has(qpn) {
                 if !self.stall(qpn, position, record, &start) {
-                    // It stays in the ring with all after it, and is taken again by a later poll.
+                    // It stays in the ring with all records after it, and is taken again by a later poll.
                     self.consumer.go_back(position);
                     break;
                 }
@@ -575,7 +572,7 @@ impl Inbound {
                 Record::Long(extent) => RingPacket::Long(&start, extent),
                 // The sender is gone.
                 Record::Referring(..) | Record::InDevice(..) if self.is_closing => continue,
-                // It does not follow the rules.
+                // It has violated the rules.
                 Record::Referring(..) if self.sender.memory.is_none() => continue,
                 Record::Referring(len, extent) => RingPacket::Referring(&start[..len], extent),
                 Record::InDevice(len, payload) => {
@@ -594,7 +591,7 @@ impl Inbound {
                 if !waits {
                     self.imports.pass(header);
                 } else if !self.stall(qpn, position, record, &start) {
-                    // As above: too many others wait.
+                    // As above: too many records wait.
                     self.consumer.go_back(position);
                     break;
                 }
@@ -605,7 +602,7 @@ impl Inbound {
                     break;
                 }
             }
-            // So that the sender has some while the rest is taken.
+            // Returns room early, so that the sender can use it while the rest is taken.
             if self.consumer.owes_room() {
                 self.give_back(sink);
             }
@@ -613,13 +610,13 @@ impl Inbound {
         self.give_back(sink);
     }
 
-    /// Queues the record that was taken last after others of its queue pair; returns whether that is possible.
+    /// Queues the record taken last behind others of its queue pair. Returns whether that is possible.
     fn stall(&mut self, qpn: Qpn, position: u64, record: Record, start: &RecordStart) -> bool {
         let (len, payload) = match record {
             Record::Whole(len) => (len, Payload::Copied),
             Record::Long(extent) => (start.len(), Payload::InRing(extent)),
             Record::InDevice(len, payload) => (len, Payload::InDevice(payload)),
-            // It is not there any more.
+            // The record is gone.
             Record::Void => return true,
             // Its payload would have to be read now.
             Record::Referring(..) => return false,
@@ -633,10 +630,9 @@ impl Inbound {
         true
     }
 
-    /// Gives the room of what was taken back, once nothing of it is needed.
+    /// Returns the room of taken records, once nothing of it is needed.
     fn give_back(&mut self, sink: &mut impl PacketSink) {
-        // Read before giving the room back, after which the sender may give away the memory that its
-        // records refer to.
+        // Read before returning the room, after which the sender may give away the memory that its records refer to.
         let copied = sink.read_sender(&self.sender);
         self.refuse_if_failed(copied);
         self.consumer.end_reads();
@@ -655,10 +651,10 @@ impl Inbound {
 }
 
 impl Outbound {
-    /// Whether there is room. If not, the receiver wakes the progress thread when there is.
+    /// Returns whether there is room. If not, the receiver wakes the progress thread when there is.
     fn has_room(&mut self) -> std::result::Result<bool, Broken> {
         Ok(self.producer.has_room()? || {
-            // Make the request before checking again: a receiver that gives room back in between sees it.
+            // Request first, then check again: a receiver that returns room in between sees the request.
             self.producer.ask_for_room();
             self.producer.has_room()?
         })
@@ -667,7 +663,7 @@ impl Outbound {
 
 /// Wakes the progress thread of another engine.
 pub(super) fn wake(doorbell: &OwnedFd) {
-    // This only fails if the counter is at its limit, which wakes the thread as well.
+    // Fails only if the counter is at its limit, which wakes the thread as well.
     if let Err(error) = rustix::io::write(doorbell, &1_u64.to_ne_bytes()) {
         tracing::trace!(%error, "the eventfd of a progress thread is at its limit");
     }
