@@ -22,8 +22,7 @@ impl Thread {
         {
             return own;
         }
-        // SAFETY: it has no arguments.
-        let own = Self(unsafe { libc::gettid() });
+        let own = Self(rustix::thread::gettid().as_raw_pid());
         OWN.set(Some((ProcessId::current(), own)));
         own
     }
