@@ -159,7 +159,7 @@ pub struct Rule {
     pub(crate) share: Option<Share>,
     /// Strikes every n-th operation.
     pub(crate) every: Option<u64>,
-    /// The limit on strikes, per queue pair, or per process where there is none.
+    /// The maximum number of strikes per queue pair; per process for faults that strike no queue pair.
     pub most: Option<u64>,
     /// When a device fault strikes.
     pub trigger: Option<Trigger>,

@@ -55,7 +55,7 @@ impl Scenario {
         scenario.checked()
     }
 
-    /// Fails if there is no rule.
+    /// Fails for a scenario without rules.
     pub(crate) fn checked(mut self) -> Result<Self, ScenarioError> {
         if self.rules.is_empty() {
             let place = Place {

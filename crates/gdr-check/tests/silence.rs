@@ -51,7 +51,7 @@ fn shadow(srq: Option<Object>) -> Shadow {
     shadow
 }
 
-/// Posts `count` receives, of which the last `refused` are refused.
+/// Posts `count` receives; expects the last `refused` to be refused.
 fn post(shadow: &mut Shadow, srq: Option<Object>, count: u64, refused: usize) {
     for id in 0..count {
         let segment = Segment {

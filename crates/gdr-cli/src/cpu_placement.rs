@@ -173,7 +173,7 @@ impl CpuOptions {
     }
 }
 
-/// Returns the CPUs to use among the `allowed` ones, and why. There is no reason if nothing is nearer to some of them.
+/// Returns the CPUs to use among the `allowed` ones, and why. The reason is `None` if all are equally near.
 fn choose(
     wanted: Option<&WantedCpus>,
     nic: &Nic,

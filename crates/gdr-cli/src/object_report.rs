@@ -155,7 +155,7 @@ impl Transferred {
         }
     }
 
-    /// Returns the same report for an object that is followed, of which this many earlier epochs were not transferred.
+    /// Returns the same report for a followed object, with the number of earlier epochs that were not transferred.
     pub(crate) fn missed(mut self, missed: u64) -> Self {
         self.missed = Some(missed);
         self

@@ -491,7 +491,7 @@ struct Devices {
     chosen: Chosen,
 }
 
-/// A run, regardless of which of its ends are in this process.
+/// A run with one or both ends in this process.
 struct Setup {
     devices: Devices,
     /// The GPU whose memory is sent; `None` for host memory.

@@ -34,7 +34,7 @@ pub(super) struct Listing {
 pub(super) struct Verbs {
     /// `ok`, `no_library`, `no_symbol`, `no_device`.
     status: &'static str,
-    /// Why there is no device, and what to do about it.
+    /// The reason why no device was found, and the remedy.
     error: Option<String>,
     devices: Vec<Kernel>,
 }
@@ -66,7 +66,7 @@ pub(super) struct Port {
     pub(super) gids: Vec<Gid>,
     /// Index of the GID in use.
     pub(super) gid: Option<u32>,
-    /// Why that GID is used, or why there is no usable GID. `None` if too little is recorded.
+    /// The reason for that choice, or why none of the GIDs is usable. `None` if too little is recorded.
     pub(super) gid_because: Option<String>,
 }
 
