@@ -1,4 +1,4 @@
-//! Answers that break the rules, to an honest requester.
+//! Invalid responses to a conforming requester.
 
 use gdr_rdma::{Remote, Rkey, SendRequest, State, WcStatus, WrId};
 
@@ -10,7 +10,7 @@ const REMOTE: Remote = Remote {
     addr: 0x1000,
 };
 
-/// The target READs this many packets from the attacker; returns the first PSN.
+/// Posts a READ of this many packets from the attacker; returns the connection and the first PSN.
 fn reading(target: &Target, packets: usize) -> (Connection, u32) {
     let connection = target.connect();
     let segment = target.region.segment(0, (packets * MTU) as u64).unwrap();

@@ -1,5 +1,5 @@
-//! An honest device, and a socket at its peer's address.
-#![allow(dead_code)] // Each test binary uses a part of it.
+//! A conforming device under test, and an attacker's socket at the address of its peer.
+#![allow(dead_code)] // Each test binary uses a part of this module.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -13,23 +13,23 @@ use gdr_rdma::{
 
 use crate::packet::{ACK, Bytes, Received, opcode};
 
-/// Nothing here takes a noticeable part of this; a test that hits it is stuck.
+/// Returns a deadline that only a stuck test reaches.
 pub(crate) fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-/// The attacker's own numbers.
+/// The attacker's queue pair number and first PSN.
 pub(crate) const QPN: u32 = 0x0a_77ac;
 pub(crate) const FIRST_PSN: u32 = 0xff_fff0;
 
-/// Bytes of the region that the peer may reach, and of the guards on both sides of it.
+/// The length of the region that the peer may access, and of the guards on both sides of it.
 pub(crate) const LEN: usize = 4096;
 const GUARD: usize = 4096;
 const SECRET: u8 = 0x5e;
 
 pub(crate) const MTU: usize = 1024;
 
-/// Where target and attacker are; no other process uses these addresses.
+/// The addresses of target and attacker, which no other test uses.
 pub(crate) const V4: (IpAddr, IpAddr) = (
     IpAddr::V4(Ipv4Addr::new(127, 81, 0, 1)),
     IpAddr::V4(Ipv4Addr::new(127, 81, 0, 2)),
@@ -39,16 +39,16 @@ pub(crate) const V6: (IpAddr, IpAddr) = (
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 );
 
-/// What the peer may do with the region in the middle.
+/// The device under test, with a registered region between two guards.
 pub(crate) struct Target {
     pub(crate) device: Device,
     pub(crate) domain: ProtectionDomain,
     pub(crate) queue: CompletionQueue,
     pub(crate) region: MemoryRegion,
     buffer: Buffer,
-    /// Its peer, which the target trusts no further than its connection goes.
+    /// The socket of the attacker, at the address of the target's peer.
     pub(crate) attacker: UdpSocket,
-    /// A connection on which the attacker behaves: its answers show that all before was taken.
+    /// A connection on which the attacker conforms: an answer on it shows that earlier packets were processed.
     honest: Honest,
 }
 
@@ -58,14 +58,14 @@ struct Honest {
     next: std::cell::Cell<u32>,
 }
 
-/// A queue pair of the target whose peer is the attacker.
+/// A queue pair of the target that is connected to the attacker.
 pub(crate) struct Connection {
     pub(crate) pair: QueuePair,
     pub(crate) qpn: u32,
 }
 
 impl Target {
-    /// `None`, loudly, where this machine lacks the address.
+    /// Opens the device. Returns `None` if this machine lacks the address; the test is then reported as skipped.
     pub(crate) fn new(addresses: (IpAddr, IpAddr)) -> Option<Self> {
         Self::with(addresses, |options| options)
     }
@@ -75,7 +75,7 @@ impl Target {
         (here, there): (IpAddr, IpAddr),
         set: impl Fn(SoftOptions) -> SoftOptions,
     ) -> Option<Self> {
-        // What a queue pair answers is awaited by an answer of another one of the same shard.
+        // With one shard, an answer on the honest connection follows all answers to earlier packets.
         let device = match Device::soft_with(set(SoftOptions::new(here).port(0).shards(1))) {
             Ok(device) => device,
             Err(Error::Nic(NicError::Socket(SocketError::AddressNotLocal { .. }))) => {
@@ -127,12 +127,12 @@ impl Target {
         pair.connect(&peer, &options).unwrap();
     }
 
-    /// A new connection, on which nothing has happened.
+    /// Opens a new connection.
     pub(crate) fn connect(&self) -> Connection {
         self.connect_with(LossRecovery::GoBackN)
     }
 
-    /// Like [`Target::connect`], to a peer that can recover losses in this way.
+    /// Like [`Target::connect`], with a peer that announces this method of loss recovery.
     pub(crate) fn connect_with(&self, recovery: LossRecovery) -> Connection {
         let options = QueuePairOptions::new(&self.queue);
         let pair = self.domain.queue_pair(&options).unwrap();
@@ -145,12 +145,12 @@ impl Target {
         self.device.address()
     }
 
-    /// Sends a packet with a right ICRC as the target's peer.
+    /// Sends a packet with a valid ICRC as the target's peer.
     pub(crate) fn send(&self, packet: &Bytes) {
         send(&self.attacker, packet, self.address());
     }
 
-    /// What the target answers on `connection` to all that was sent so far.
+    /// Returns the target's answers to all packets sent so far.
     pub(crate) fn answers(&self) -> Vec<Received> {
         let psn = self.honest.next.get();
         self.honest.next.set((psn + 1) & 0xff_ffff);
@@ -170,7 +170,7 @@ impl Target {
         }
     }
 
-    /// The next packet of the target.
+    /// Receives the target's next packet.
     pub(crate) fn receive(&self) -> Received {
         let mut datagram = [0; 9000];
         let (len, from) = self.attacker.recv_from(&mut datagram).unwrap();
@@ -178,7 +178,7 @@ impl Target {
         Received::parse(&datagram[..len], from, self.attacker.local_addr().unwrap())
     }
 
-    /// Checks that no byte of the region or its guards was changed.
+    /// Checks that no byte of the region or its guards has changed.
     pub(crate) fn assert_untouched(&self, what: &dyn std::fmt::Debug) {
         let mut seen = [0; LEN + 2 * GUARD];
         self.buffer.read_at(0, &mut seen).unwrap();
@@ -186,7 +186,7 @@ impl Target {
         assert_eq!(changed, None, "{what:?}");
     }
 
-    /// A WRITE of `len` bytes to `offset` of the region, right in every respect.
+    /// Returns a valid WRITE of `len` bytes at `offset` of the region.
     pub(crate) fn write(&self, to: &Connection, psn: u32, offset: u64, len: usize) -> Bytes {
         Bytes::new(opcode::WRITE_ONLY, to.qpn, psn)
             .asking_for_ack()
@@ -198,7 +198,7 @@ impl Target {
             .payload(&vec![0xbb; len])
     }
 
-    /// A READ request for `len` bytes at `offset` of the region.
+    /// Returns a READ request for `len` bytes at `offset` of the region.
     pub(crate) fn read(&self, to: &Connection, psn: u32, offset: u64, len: u32) -> Bytes {
         Bytes::new(opcode::READ_REQUEST, to.qpn, psn)
             .asking_for_ack()
@@ -206,7 +206,7 @@ impl Target {
     }
 }
 
-/// Runs a test over IPv4 and over IPv6.
+/// Runs a test over IPv4 and IPv6.
 pub(crate) fn everywhere(test: impl Fn(&Target)) {
     for addresses in [V4, V6] {
         if let Some(target) = Target::new(addresses) {
@@ -215,7 +215,7 @@ pub(crate) fn everywhere(test: impl Fn(&Target)) {
     }
 }
 
-/// A socket at an address, on a port of its own, that never fragments and waits for long.
+/// Binds a socket at this address and a free port. It does not fragment, and a read times out after a minute.
 pub(crate) fn socket(address: IpAddr) -> UdpSocket {
     let socket = UdpSocket::bind((address, 0)).unwrap();
     socket
@@ -238,7 +238,7 @@ pub(crate) fn socket(address: IpAddr) -> UdpSocket {
     socket
 }
 
-/// Sends a packet with a right ICRC from any socket.
+/// Sends a packet with a valid ICRC from any socket.
 pub(crate) fn send(from: &UdpSocket, packet: &Bytes, to: SocketAddr) {
     let datagram = packet.sealed(from.local_addr().unwrap(), to);
     assert_eq!(from.send_to(&datagram, to).unwrap(), datagram.len());

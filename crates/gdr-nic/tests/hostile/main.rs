@@ -1,5 +1,5 @@
-//! The NIC attacked through its sockets, by packets that this suite builds itself, byte
-//! by byte: none of the crate's own encoding is used, so that both cannot be wrong alike.
+//! Attacks on the NIC through its sockets. The suite builds its packets byte by byte and uses none of the crate's
+//! encoding, so that both cannot share a bug.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"

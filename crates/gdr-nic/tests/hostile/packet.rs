@@ -1,9 +1,9 @@
-//! RoCEv2 packets from bytes, and their ICRC bit by bit (IBTA A17.3.3).
-#![allow(dead_code)] // Each test binary uses a part of it.
+//! RoCE v2 packets built byte by byte, with a bitwise ICRC (IBTA A17.3.3).
+#![allow(dead_code)] // Each test binary uses a part of this module.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The opcodes of the reliable connection service.
+/// Opcodes of the reliable connection service.
 pub(crate) mod opcode {
     pub(crate) const SEND_ONLY: u8 = 0x04;
     pub(crate) const WRITE_FIRST: u8 = 0x06;
@@ -38,7 +38,7 @@ pub(crate) const RNR_NAK: u8 = 0x20;
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
 impl Bytes {
-    /// A base transport header: default partition, version 0, migrated.
+    /// Returns a packet of one base transport header: default partition, version 0, migrated.
     pub(crate) fn new(opcode: u8, qpn: u32, psn: u32) -> Self {
         let mut bytes = vec![opcode, 0x40, 0xff, 0xff];
         bytes.extend((qpn & 0xff_ffff).to_be_bytes());
@@ -51,7 +51,7 @@ impl Bytes {
         self
     }
 
-    /// RDMA extended transport header.
+    /// Appends an RDMA extended transport header.
     pub(crate) fn reth(mut self, addr: u64, rkey: u32, len: u32) -> Self {
         self.0.extend(addr.to_be_bytes());
         self.0.extend(rkey.to_be_bytes());
@@ -59,7 +59,7 @@ impl Bytes {
         self
     }
 
-    /// Atomic extended transport header.
+    /// Appends an atomic extended transport header.
     pub(crate) fn atomic(mut self, addr: u64, rkey: u32, swap_or_add: u64, compare: u64) -> Self {
         self.0.extend(addr.to_be_bytes());
         self.0.extend(rkey.to_be_bytes());
@@ -68,14 +68,14 @@ impl Bytes {
         self
     }
 
-    /// Acknowledge extended transport header.
+    /// Appends an acknowledge extended transport header.
     pub(crate) fn aeth(mut self, syndrome: u8, msn: u32) -> Self {
         self.0
             .extend((u32::from(syndrome) << 24 | msn & 0xff_ffff).to_be_bytes());
         self
     }
 
-    /// The payload and its padding, which the header counts.
+    /// Appends a payload and its padding, and sets the header's pad count.
     pub(crate) fn payload(mut self, bytes: &[u8]) -> Self {
         let pad = bytes.len().wrapping_neg() % 4;
         self.0[1] |= (pad as u8) << 4;
@@ -84,13 +84,13 @@ impl Bytes {
         self
     }
 
-    /// Bytes as they are, which no header counts.
+    /// Appends bytes without changing any header.
     pub(crate) fn raw(mut self, bytes: &[u8]) -> Self {
         self.0.extend(bytes);
         self
     }
 
-    /// With its ICRC, as it goes from one address to another.
+    /// Returns the packet with its ICRC for a path between two addresses.
     pub(crate) fn sealed(&self, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
         let mut bytes = self.0.clone();
         bytes.extend(icrc(from, to, 0, &self.0).to_le_bytes());
@@ -98,7 +98,7 @@ impl Bytes {
     }
 }
 
-/// CRC-32 of Ethernet, a bit at a time.
+/// Computes the CRC-32 of Ethernet, bit by bit.
 fn crc32(bytes: impl Iterator<Item = u8>) -> u32 {
     let mut crc = !0_u32;
     for byte in bytes {
@@ -110,10 +110,9 @@ fn crc32(bytes: impl Iterator<Item = u8>) -> u32 {
     !crc
 }
 
-/// The invariant CRC: eight bytes of ones for the absent local routing header, then the packet
-/// with ones in place of all that routers change. IPv4 headers have no options and the "don't
-/// fragment" flag; Linux gives them identification 0, and counts on from there where it cuts one
-/// send into many packets.
+/// Computes the invariant CRC: eight bytes of ones in place of the local route header, then the packet with ones in all
+/// fields that routers change. IPv4 headers have no options and the "don't fragment" flag. Linux writes identification
+/// 0, and counts up from there when it segments one send into several packets.
 fn icrc(from: SocketAddr, to: SocketAddr, identification: u16, packet: &[u8]) -> u32 {
     let udp_len = (8 + packet.len() + 4) as u16;
     let mut masked = vec![0xff; 8];
@@ -147,18 +146,18 @@ fn icrc(from: SocketAddr, to: SocketAddr, identification: u16, packet: &[u8]) ->
     crc32(masked.into_iter())
 }
 
-/// What a packet that was received says.
+/// The fields of a received packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) opcode: u8,
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
-    /// AETH syndrome, of acknowledgements and of all but the middle READ responses.
+    /// The AETH syndrome of acknowledgements and of all READ responses except the middle ones.
     pub(crate) syndrome: Option<u8>,
 }
 
 impl Received {
-    /// Reads a datagram, whose ICRC must be right.
+    /// Parses a datagram and fails unless its ICRC is valid.
     pub(crate) fn parse(datagram: &[u8], from: SocketAddr, to: SocketAddr) -> Self {
         let (packet, crc) = datagram.split_at(datagram.len() - 4);
         let intact = (0..64).any(|id| icrc(from, to, id, packet).to_le_bytes() == *crc);

@@ -1,4 +1,4 @@
-//! Requests that break the rules, from the true peer's socket.
+//! Invalid requests from the real peer's socket.
 
 use gdr_rdma::{LossRecovery, RecvRequest, State, WrId};
 
@@ -14,20 +14,20 @@ fn said(psn: u32, syndrome: u8) -> Received {
     }
 }
 
-/// The packet is refused permanently: by one NAK, and no byte is placed.
+/// Checks that the packet is refused with one NAK, puts the connection into the error state and places no byte.
 fn refused(target: &Target, packet: impl Fn(&Connection) -> Bytes, syndrome: u8) {
     let connection = target.connect();
     let packet = packet(&connection);
     target.send(&packet);
     assert_eq!(target.answers(), [said(FIRST_PSN, syndrome)], "{packet:x?}");
     assert_eq!(connection.pair.state(), State::Error, "{packet:x?}");
-    // It is over: a request that would have been right is not served either.
+    // In the error state, not even a valid request is executed.
     target.send(&target.write(&connection, FIRST_PSN, 0, 16));
     assert_eq!(target.answers(), [], "{packet:x?}");
     target.assert_untouched(&packet);
 }
 
-/// The packet is dropped, and the connection goes on.
+/// Checks that the packet is dropped and that the connection still works.
 fn dropped(target: &Target, packet: &Bytes, connection: &Connection) {
     target.send(packet);
     assert_eq!(target.answers(), [], "{packet:x?}");
@@ -162,7 +162,7 @@ fn messages_without_a_first_or_last_packet_place_nothing() {
                 NAK_INVALID,
             );
         }
-        // An address of its own in the middle of a message.
+        // A packet with a RETH in the middle of a message.
         let (addr, rkey) = (target.region.addr(), target.region.rkey().0);
         let connection = target.connect();
         let first = Bytes::new(opcode::WRITE_FIRST, connection.qpn, FIRST_PSN)
@@ -267,7 +267,7 @@ fn other_reads_behind_the_expected_packet_get_no_response() {
         let connection = target.connect();
         target.send(&target.read(&connection, FIRST_PSN, 0, LEN as u32));
         assert_eq!(target.answers().len(), LEN / MTU);
-        // A thousand different requests after it bring nothing.
+        // A thousand other duplicate requests get no response.
         for n in 0..1000 {
             let psn = FIRST_PSN.wrapping_sub(1 + 4 * n);
             target.send(&target.read(&connection, psn, 0, LEN as u32));
@@ -280,7 +280,7 @@ fn other_reads_behind_the_expected_packet_get_no_response() {
 fn more_reads_than_agreed_are_refused() {
     everywhere(|target| {
         let connection = target.connect();
-        // The device may answer some of them before the next one comes.
+        // The device may answer some of them before the next one arrives.
         for n in 0..16 {
             let psn = FIRST_PSN + 4 * n;
             target.send(&target.read(&connection, psn, 0, LEN as u32));
@@ -382,7 +382,7 @@ fn every_flipped_bit_is_detected() {
         let before = target.device.counters();
         let mut sent = 0;
         for bit in 0..good.len() * 8 {
-            // Byte 4 is not covered by the ICRC: routers mark congestion there.
+            // The ICRC does not cover byte 4, where routers mark congestion.
             if bit / 8 == 4 {
                 continue;
             }
@@ -418,8 +418,8 @@ fn every_truncation_places_nothing() {
                 .send_to(&good[..len], target.address())
                 .unwrap();
         }
-        // Over IPv4 the end of one truncated packet in 65536 is a possible ICRC of what is in front
-        // of it. Its length is wrong then.
+        // Over IPv4, the last bytes of one truncated packet in 65536 match an ICRC of the bytes before them. The length
+        // of that packet is still invalid.
         for answer in target.answers() {
             assert_eq!(answer, said(FIRST_PSN, NAK_INVALID));
         }
@@ -440,7 +440,7 @@ fn datagrams_of_every_size_do_no_harm() {
             0, 1, 11, 12, 15, 16, 4095, 4096, 4097, 4172, 9000, 30_000, largest,
         ] {
             let zeros = vec![0; len];
-            // The loopback interface may be too narrow for the largest without fragments.
+            // The MTU of the loopback interface may be too small for the largest datagrams without fragmentation.
             let _ = target.attacker.send_to(&zeros, target.address());
             if len == 0 {
                 continue;
@@ -469,7 +469,7 @@ fn replies_go_to_the_peer_of_the_connection_only() {
     everywhere(|target| {
         let other = crate::attacker::socket(target.attacker.local_addr().unwrap().ip());
         let connection = target.connect();
-        // From the peer's address and another port, as network cards send.
+        // From the peer's address and another source port, as network cards send.
         let packet = target.read(&connection, FIRST_PSN, 0, 16);
         send(&other, &packet, target.address());
         for answer in target.answers() {
@@ -499,7 +499,7 @@ fn atomic(to: &Connection, addr: u64, rkey: u32) -> Bytes {
 
 #[test]
 fn all_queue_pairs_of_a_device_share_its_reorder_buffer() {
-    // Headers and ICRC of a WRITE, and what each packet counts besides.
+    // Headers, payload and ICRC of a WRITE, and the fixed overhead of each packet in the buffer.
     const COUNTED: usize = 12 + 16 + MTU + 4 + 64;
     for addresses in [V4, V6] {
         let target = Target::with(addresses, |options| options.reorder_buffer(4 * COUNTED));
@@ -513,7 +513,7 @@ fn all_queue_pairs_of_a_device_share_its_reorder_buffer() {
             }
         }
         target.answers();
-        // The first keeps two packets after a gap, the second only one.
+        // The first connection keeps two packets after the gap, the second only one.
         for (connection, kept) in connections.iter().zip([2, 1]).rev() {
             target.send(&target.write(connection, FIRST_PSN, 0, MTU));
             let last = target.answers().pop();
@@ -526,7 +526,7 @@ fn all_queue_pairs_of_a_device_share_its_reorder_buffer() {
 fn a_flush_without_its_right_and_an_atomic_write_of_no_word_are_refused() {
     everywhere(|target| {
         let (addr, rkey) = (target.region.addr(), target.region.rkey().0);
-        // The connections of these tests have no right to FLUSH.
+        // These connections do not permit FLUSH.
         for feth in [0_u32, 1, 2, 3, 0x11, 0x31] {
             refused(
                 target,

@@ -1,4 +1,4 @@
-//! Packets with the right numbers from the wrong place.
+//! Valid packets from the wrong address.
 
 use std::net::{IpAddr, Ipv4Addr};
 

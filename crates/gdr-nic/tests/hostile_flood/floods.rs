@@ -1,4 +1,4 @@
-//! Many packets at once, bounded in number: transfers go on, memory and descriptors stay.
+//! Large, bounded numbers of packets: transfers continue, and memory and descriptors do not grow.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
@@ -11,17 +11,17 @@ use gdr_roce::wire::icrc;
 use crate::attacker::{Connection, FIRST_PSN, MTU, Target, V4, socket};
 use crate::packet::{ACK, Bytes, opcode};
 
-/// Datagrams of each kind.
+/// The number of datagrams of each kind.
 const FLOOD: usize = 100_000;
 
-/// Resident memory of this process, bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
     pages * 4096
 }
 
-/// CPU time of this process so far.
+/// Returns the CPU time of this process so far.
 fn cpu_time() -> std::time::Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     std::time::Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -31,7 +31,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// One test at a time, as each measures the process.
+/// Each test measures the process, so only one runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -56,7 +56,7 @@ fn floods_use_no_more_memory_and_end_no_connection() {
         ("another queue pair", foreign.sealed(from, to)),
         ("congestion notifications", notification.sealed(from, to)),
     ];
-    // What a first use allocates is there before anything is measured.
+    // Lets the device allocate what a first use needs before anything is measured.
     stranger.send_to(&[0; 8], to).unwrap();
     target.answers();
     let (memory, files) = (resident(), descriptors());
@@ -66,14 +66,14 @@ fn floods_use_no_more_memory_and_end_no_connection() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..FLOOD {
-                    // The kernel drops packets when a buffer is full.
+                    // The kernel drops packets while the receive buffer is full.
                     let _ = stranger.send_to(datagram, to);
                 }
                 over.store(true, Ordering::Release);
             });
             let mut served = 0;
             while !over.load(Ordering::Acquire) || served == 0 {
-                // As a peer does: again, until it is acknowledged.
+                // Retransmits until the target acknowledges, as a peer does.
                 target.send(&target.write(&connection, psn, 0, 16));
                 let deadline = std::time::Duration::from_millis(50);
                 target.attacker.set_read_timeout(Some(deadline)).unwrap();
@@ -91,7 +91,7 @@ fn floods_use_no_more_memory_and_end_no_connection() {
             }
         });
     }
-    // In the silence after it, no thread polls.
+    // Without packets, no thread polls.
     let before = cpu_time();
     std::thread::sleep(std::time::Duration::from_secs(1));
     let spent = cpu_time() - before;
@@ -106,7 +106,7 @@ fn floods_use_no_more_memory_and_end_no_connection() {
 
 #[test]
 fn memory_of_packets_that_were_kept_goes_back_to_the_operating_system() {
-    /// Fewer than a queue pair keeps, each of 1 KiB and some.
+    /// Packets of more than 1 KiB each; fewer than a queue pair keeps.
     const KEPT: u32 = 3800;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(target) = Target::new(V4) else {
@@ -117,7 +117,7 @@ fn memory_of_packets_that_were_kept_goes_back_to_the_operating_system() {
     let (IpAddr::V4(src), IpAddr::V4(dst)) = (from.ip(), to.ip()) else {
         panic!("IPv4 addresses");
     };
-    // The tests' own takes seconds for so many bytes.
+    // The tests' own ICRC takes seconds for this many bytes.
     let path = icrc::Path {
         ip: icrc::Ip::V4 {
             src,
@@ -145,12 +145,12 @@ fn memory_of_packets_that_were_kept_goes_back_to_the_operating_system() {
     behind_a_gap(&last, 1..=64);
     let before = resident();
     flooded.iter().for_each(|to| behind_a_gap(to, 1..=KEPT));
-    // The allocator itself gives back only the free end of its heap.
+    // The allocator by itself returns only the free end of its heap, and this packet is allocated there.
     behind_a_gap(&last, 65..=65);
     for connection in &flooded {
         connection.pair.to_error();
     }
     let grown = resident().saturating_sub(before);
-    // The last queue pair has only a small part of the 16 MiB.
+    // All but the packets of the last queue pair, a small part of the 16 MiB, has been returned.
     assert!(grown < 10 << 20, "{grown} bytes more");
 }

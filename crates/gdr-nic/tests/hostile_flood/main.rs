@@ -1,4 +1,4 @@
-//! Floods, in a process of their own: what they cost is measured over the whole process.
+//! Floods, in a test binary of their own because their cost is measured over the whole process.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
