@@ -1,4 +1,4 @@
-//! Buffers of every kind, against a plain vector that goes through the same.
+//! Buffers of every kind, compared with a plain vector that takes the same operations.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -107,7 +107,7 @@ fn a_reader_that_loads_the_last_byte_of_a_copy_sees_all_of_it() {
         let writer = buffer.clone();
         scope.spawn(move || {
             for round in 1..=200_u8 {
-                // Waits for the reader to have seen the last one.
+                // Waits until the reader has seen the previous round.
                 while writer.load_u8(0).unwrap() != 0 {
                     std::thread::yield_now();
                 }

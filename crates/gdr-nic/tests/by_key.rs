@@ -28,11 +28,11 @@ const CAPABILITIES: Capabilities = Capabilities {
     max_recv_wr: 4,
     max_inline: 64,
 };
-/// The address by which requests name the memory.
+/// The I/O virtual address of the memory.
 const IOVA: u64 = 0x1000;
 const LEN: usize = 256;
 
-/// A test that takes noticeably long is stuck.
+/// Returns a deadline that only a stuck test reaches.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
@@ -46,7 +46,7 @@ fn wait_until(mut check: impl FnMut() -> bool) {
     }
 }
 
-/// A device with memory that is never freed.
+/// A device with registered memory that is never freed.
 struct Front {
     device: Device,
     domain: Domain,
@@ -56,7 +56,7 @@ struct Front {
 }
 
 impl Front {
-    /// One end of a reliable connection, in RESET.
+    /// Returns one end of a reliable connection, in RESET.
     fn connection(&self) -> QueuePair<Connection> {
         let queues = Queues::completing_in(&self.queue);
         let reliable = Reliability::Reliable;
@@ -80,7 +80,7 @@ impl Front {
             len: LEN,
             iova: IOVA,
         };
-        // SAFETY: the bytes are never freed, and accessed by volatile reads only.
+        // SAFETY: the bytes are never freed, and are accessed by volatile reads only.
         let region = unsafe { device.register(domain, range, access) }.unwrap();
         Self {
             queue: device.completion_queue(64, None),
@@ -115,7 +115,7 @@ impl Front {
         }
     }
 
-    /// The byte at an offset.
+    /// Returns the byte at an offset.
     fn byte(&self, at: usize) -> u8 {
         assert!(at < LEN);
         // SAFETY: the offset is in the memory, which is never freed.
@@ -131,7 +131,7 @@ impl Front {
         next.unwrap()
     }
 
-    /// Sends a datagram from a queue pair to another one of this device.
+    /// Sends a datagram between two queue pairs of this device.
     fn send(
         &self,
         from: &QueuePair<Datagrams>,
@@ -159,7 +159,7 @@ fn start(pair: &QueuePair<Datagrams>) {
     pair.to_rts(Psn::new(3)).unwrap();
 }
 
-/// Connects a queue pair with itself.
+/// Connects a queue pair to itself.
 fn connect_to_itself(front: &Front, pair: &QueuePair<Connection>) {
     pair.to_init(Access::REMOTE_WRITE).unwrap();
     let to = RtrAttributes {
@@ -204,7 +204,7 @@ fn a_queue_pair_for_datagrams_goes_through_its_states_again_after_a_reset() {
         assert_eq!(received.status, WcStatus::Success);
         assert_eq!(received.source_qpn, Some(a.qpn()));
         assert_eq!(front.byte(Grh::LEN), round as u8 + 1);
-        // The other receive ends without a completion.
+        // The reset discards the other receive without a completion.
         b.reset().unwrap();
     }
     assert_eq!(front.queue.poll(1, &mut |_| ()).unwrap(), 0);
@@ -239,7 +239,7 @@ fn received_bytes_whose_completions_no_one_took_are_counted() {
     start(&a);
     let segments = [front.segment()];
     let mut received = 0;
-    // For each: received, and untaken.
+    // Receives a datagram; returns the counters of received and of untaken bytes.
     let mut receive = |len| {
         start(&b);
         let receive = RecvRequest {
@@ -285,7 +285,7 @@ fn a_replaced_region_keeps_its_key_and_receives_in_the_new_memory() {
         len: LEN,
         iova: IOVA,
     };
-    // SAFETY: the bytes are never freed, and accessed by volatile reads only.
+    // SAFETY: the bytes are never freed, and are accessed by volatile reads only.
     let by = unsafe {
         front
             .device
@@ -383,7 +383,7 @@ fn a_shared_queue_of_another_domain_is_refused() {
     assert_eq!(refused.unwrap_err().to_string(), foreign);
 }
 
-/// Posts a WRITE of one byte for each identifier, all of them or none.
+/// Posts a WRITE of one byte for each identifier, either all or none.
 fn post_batch(
     front: &Front,
     pair: &QueuePair<Connection>,
@@ -427,7 +427,7 @@ fn of_a_batch_with_a_refused_request_nothing_is_sent_or_completes() {
     assert_eq!(ids, expected);
     assert_eq!((0..5).map(|at| front.byte(at)).max(), Some(0));
     assert_eq!(front.device.counters().payload.write, sent + 4);
-    // A queue pair in ERR flushes what it takes.
+    // A queue pair in ERR flushes the requests that it accepts.
     pair.to_error().unwrap();
     let failing = pair.post_sends(|queue| {
         queue.all_or_none(|queue| {
@@ -464,7 +464,7 @@ fn counters_forget_requests_that_were_taken_back() {
     connect_to_itself(&front, &pair);
     let silent = post_batch(&front, &pair, 0..5, SendFlags::empty());
     assert_eq!(silent, Err(PostError::Full(4)));
-    // These have the numbers of those, and the completion queue gets them.
+    // These have the numbers of the withdrawn requests, and are signalled.
     post_batch(&front, &pair, 10..14, SIGNALLED).unwrap();
     let ids = [(); 4].map(|()| front.next().id.0);
     assert_eq!(ids, [10, 11, 12, 13]);
@@ -511,7 +511,7 @@ fn a_front_end_gets_every_event_however_many_there_are() {
 #[test]
 fn the_event_of_an_overrun_names_the_queue_that_lost_a_completion() {
     let front = Front::with_access(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-    // The same size, which is changed.
+    // Both have the same size, which `resize` then changes.
     let [sends, receives] = [(); 2].map(|()| front.device.completion_queue(9, None));
     for queue in [&sends, &receives] {
         assert!(queue.resize(1));

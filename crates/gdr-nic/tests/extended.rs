@@ -25,12 +25,12 @@ const CAPABILITIES: Capabilities = Capabilities {
     max_inline: 64,
 };
 
-/// A test that takes noticeably long is stuck.
+/// Returns a deadline that only a stuck test reaches.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-/// Memory that is never freed, registered in a domain.
+/// Registered memory that is never freed.
 struct Registered {
     domain: Domain,
     region: Region,
@@ -46,7 +46,7 @@ impl Registered {
             len: LEN,
             iova: IOVA,
         };
-        // SAFETY: the bytes are never freed, and accessed by volatile reads only.
+        // SAFETY: the bytes are never freed, and are accessed by volatile reads only.
         let region = unsafe { device.register(domain, range, Access::all()) }.unwrap();
         Self {
             domain,
@@ -71,13 +71,13 @@ impl Registered {
     }
 
     fn has(&self, value: u8, at: usize, len: usize) -> bool {
-        // SAFETY: in the memory, which is never freed.
+        // SAFETY: the range is in the memory, which is never freed.
         let byte = |at| unsafe { self.bytes.add(at).read_volatile() };
         (at..at + len).all(|at| byte(at) == value)
     }
 }
 
-/// A shared receive queue in a protection domain of its own, with a completion queue of its own.
+/// A shared receive queue with a protection domain and a completion queue of its own.
 struct Receiver {
     memory: Registered,
     completions: CompletionQueue,
@@ -114,7 +114,7 @@ impl Receiver {
     }
 }
 
-/// A device that sends, and one whose peers name receivers.
+/// A sending device, and a device whose peers name the shared receive queue of each message.
 struct Ends {
     source: Registered,
     sent: CompletionQueue,
@@ -142,7 +142,7 @@ fn connect(pair: &QueuePair<Connection>, to: &Device, peer: &QueuePair<Connectio
     pair.to_rtr(to.address(), &attributes).unwrap();
     let attributes = RtsAttributes {
         sq_psn: Psn::new(0),
-        // An end that gets no CPU for half a second has not failed.
+        // A process that gets no CPU for half a second has not failed.
         timeout: AckTimeout::new(17),
         retry_limit: RetryLimit::Count(RetryCount::new(7)),
         rnr_retry: RnrRetry::FOREVER,
@@ -175,7 +175,7 @@ impl Ends {
         }
     }
 
-    /// Posts a request, and waits for its completion.
+    /// Posts a request and waits for its completion.
     fn run(&self, receives: XrcSrqn, operation: Operation, len: u32) -> WcStatus {
         self.post(receives, operation, len);
         let done = self.sent.wait(soon()).unwrap().unwrap();

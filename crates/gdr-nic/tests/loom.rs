@@ -1,5 +1,5 @@
-//! The rings between two processes, and the intake of an engine, under every interleaving and every reordering that Rust's memory model
-//! allows. Run by `cargo xtask loom`.
+//! The rings between two processes and the intake of an engine, under every interleaving and reordering that Rust's
+//! memory model allows. `cargo xtask loom` runs them.
 #![cfg(loom)]
 #![allow(dead_code, reason = "the library uses the rest")]
 
@@ -12,7 +12,7 @@ mod intake;
 #[path = "../src/wire/memory/ring.rs"]
 mod ring;
 
-/// The atomics and the lock of the model checker, in place of `src/wire/memory/primitives.rs` and
+/// The atomics and the lock of the model checker, instead of `src/wire/memory/primitives.rs` and
 /// `src/shard/primitives.rs`.
 mod primitives {
     pub(super) use loom::sync::Mutex;
@@ -23,7 +23,7 @@ mod primitives {
         mutex.lock().expect("no panic")
     }
 
-    /// No wait of a model has a limit.
+    /// Deadlines of models never pass.
     #[derive(Clone, Copy)]
     pub(super) struct Deadline;
 
@@ -38,7 +38,7 @@ mod primitives {
     }
 }
 
-/// Memory of one process, in place of `src/wire/memory/segment.rs`.
+/// Memory of one process, instead of `src/wire/memory/segment.rs`.
 mod segment {
     use std::cell::UnsafeCell;
     use std::ptr::NonNull;
@@ -57,7 +57,7 @@ mod segment {
         bytes: UnsafeCell<[[u64; LINE / 8]; LINES]>,
     }
 
-    // SAFETY: the checker runs one thread at a time, and switches only at the atomics.
+    // SAFETY: the checker runs one thread at a time and switches only at atomics.
     unsafe impl Sync for Segment {}
 
     impl Segment {
@@ -77,7 +77,7 @@ mod segment {
 
         pub(super) fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
             let start = NonNull::new(self.bytes.get().cast::<u8>())?;
-            // SAFETY: inside the array.
+            // SAFETY: the offset is inside the array.
             (offset + len <= self.ring_len()).then(|| unsafe { start.add(offset) })
         }
     }
@@ -94,9 +94,9 @@ use primitives::Deadline;
 use ring::{Consumer, Producer, Record};
 use segment::Segment;
 
-/// The length of all records.
+/// The length of each record.
 const LEN: usize = 8;
-/// How many records there are.
+/// The number of records.
 const N: u32 = 4;
 
 /// Checks every execution with at most this many preemptions.
@@ -106,7 +106,7 @@ fn check<T: Default>(preemptions: usize, model: impl Fn(Arc<T>) + Sync + Send + 
     builder.check(move || model(Arc::default()));
 }
 
-/// An eventfd: a thread waits until it is rung.
+/// Models an eventfd: a thread waits until it is notified.
 type Doorbell = loom::sync::Notify;
 
 /// Adds a record; waits for room.
@@ -121,7 +121,7 @@ fn add(producer: &mut Producer, room: &Doorbell) {
     producer.push(LEN);
 }
 
-/// Takes a record; sleeps until there is one.
+/// Takes a record; waits until there is one.
 fn take(consumer: &mut Consumer, record: &Doorbell) -> Record {
     loop {
         if let Some(taken) = consumer.take(&mut [0; _], |_| false).expect("sound") {
@@ -141,7 +141,7 @@ fn no_wake_up_is_lost_and_what_was_written_before_a_record_is_seen() {
         let written = Arc::new(AtomicU32::new(0));
         let doorbells = [Arc::new(Doorbell::new()), Arc::new(Doorbell::new())];
         let mut producer = Producer::new(Arc::clone(&segment), LEN);
-        // The ring is full after three of the four.
+        // The third of the four records fills the ring.
         for _ in 0..2 {
             add(&mut producer, &doorbells[1]);
         }
@@ -192,7 +192,7 @@ fn records_that_are_shown_together_are_there_with_the_first() {
             })
         };
         let mut consumer = Consumer::new(segment, LEN);
-        // The first one is shown before the others.
+        // The first record is published before the others.
         for least in [1, 3] {
             assert_eq!(take(&mut consumer, &doorbells[0]), Record::Whole(LEN));
             assert!(written.load(Relaxed) >= least);
@@ -210,7 +210,7 @@ fn memory_is_not_read_after_its_references_were_made_void() {
         let mut producer = Producer::new(Arc::clone(&segment), LEN + 12);
         producer.room().expect("sound").expect("room");
         let end = producer.push_reference(LEN, payload);
-        // What the reference is to: 1 while it may be read.
+        // The memory that the reference points to: 1 while it may be read.
         let memory = Arc::new(loom::cell::UnsafeCell::new(1));
         let reader = {
             let (segment, memory) = (Arc::clone(&segment), Arc::clone(&memory));
@@ -221,7 +221,7 @@ fn memory_is_not_read_after_its_references_were_made_void() {
                     .expect("sound")
                     .expect("a record");
                 if taken == Record::Referring(LEN, payload) {
-                    // SAFETY: the checker reports a write at the same time.
+                    // SAFETY: the checker reports a concurrent write.
                     memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
                 } else {
                     assert_eq!(taken, Record::Void);
@@ -231,20 +231,20 @@ fn memory_is_not_read_after_its_references_were_made_void() {
             })
         };
         assert!(segment.header().void_references(end, Deadline));
-        // SAFETY: the checker reports a read at the same time.
+        // SAFETY: the checker reports a concurrent read.
         memory.with_mut(|memory| unsafe { *memory = 0 });
         reader.join().expect("no panic");
     });
 }
 
-/// An engine that has posted these, and its intake.
+/// The requests that an engine has posted, and its intake.
 struct Engine {
     posted: loom::sync::Mutex<Vec<u32>>,
     intake: Intake<u32>,
     due: AtomicU32,
 }
 
-/// The queue pair for which requests are left.
+/// The queue pair that the requests are for.
 const QPN: u32 = 1;
 
 impl Default for Engine {
@@ -265,12 +265,12 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// Posts what was left, and unlocks.
+    /// Posts the requests in the intake and unlocks the engine.
     fn take(&self, mut posted: loom::sync::MutexGuard<'_, Vec<u32>>) {
         let mut taken = Vec::new();
         self.intake.take(&mut taken);
         posted.extend(taken.into_iter().map(|left| left.request));
-        // Other threads run here, before the unlocking.
+        // Lets other threads run before the engine is unlocked.
         self.due.store(0, Relaxed);
     }
 
@@ -279,7 +279,7 @@ impl Engine {
         self.intake.serve(try_lock, |posted| self.take(posted));
     }
 
-    /// Uses the engine for something else.
+    /// Uses the engine for another purpose.
     fn hold(&self) {
         self.take(self.posted.lock().expect("no panic"));
         self.serve();

@@ -27,12 +27,12 @@ const CAPABILITIES: Capabilities = Capabilities {
     max_inline: 64,
 };
 
-/// A test that takes noticeably long is stuck.
+/// Returns a deadline that only a stuck test reaches.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-/// Devices at two addresses of this host, with the same port.
+/// Opens devices at two addresses of this host, with the same port.
 fn devices() -> [Device; 2] {
     let open = |address: [u8; 4], port| {
         let options = SoftOptions::new(IpAddr::from(address));
@@ -41,7 +41,7 @@ fn devices() -> [Device; 2] {
     let deadline = soon();
     loop {
         let first = open([127, 0, 0, 1], 0).unwrap();
-        // Another test may have the port there.
+        // Another test may have taken the port at the second address.
         match open([127, 0, 0, 2], first.address().port()) {
             Ok(second) => return [first, second],
             Err(error) => assert!(!deadline.has_passed(), "{error}"),
@@ -49,7 +49,7 @@ fn devices() -> [Device; 2] {
     }
 }
 
-/// A queue pair in RTS, with a receive that is posted.
+/// A queue pair in RTS with one posted receive.
 struct End {
     pair: QueuePair<Datagrams>,
     queue: CompletionQueue,
@@ -66,7 +66,7 @@ impl End {
             len: LEN,
             iova: IOVA,
         };
-        // SAFETY: the bytes are never freed, and accessed by volatile reads only.
+        // SAFETY: the bytes are never freed, and are accessed by volatile reads only.
         let region = unsafe { device.register(domain, range, Access::LOCAL_WRITE) }.unwrap();
         let queue = device.completion_queue(16, None);
         let queues = Queues::completing_in(&queue);
@@ -119,12 +119,12 @@ impl End {
 
     fn received(&self) -> (Completion, [u8; LEN]) {
         let done = self.queue.wait(soon()).unwrap().unwrap();
-        // SAFETY: in the memory, which is never freed.
+        // SAFETY: the range is in the memory, which is never freed.
         let bytes = std::array::from_fn(|at| unsafe { self.memory.add(at).read_volatile() });
         (done, bytes)
     }
 
-    /// The text of the message that was received.
+    /// Waits for a message; returns its text.
     fn text(&self) -> String {
         let (done, bytes) = self.received();
         assert_eq!((done.id, done.status), (WrId(7), WcStatus::Success));
@@ -146,7 +146,7 @@ fn a_message_to_a_group_reaches_every_queue_pair_that_is_attached() {
     for end in [&sender, &beside, &distant[0], &distant[1]] {
         end.pair.attach_multicast(GROUP).unwrap();
     }
-    // Once more changes nothing.
+    // Attaching twice has no effect.
     beside.pair.attach_multicast(GROUP).unwrap();
     stranger.pair.attach_multicast(OTHER).unwrap();
     sender.send(group, QKEY, b"to all");
@@ -179,7 +179,7 @@ fn a_queue_pair_that_was_detached_or_destroyed_receives_nothing_more() {
     sender.send(group, QKEY, b"who is there");
     assert_eq!(stays.text(), "who is there");
     assert!(!left.has_received());
-    // The group has no socket any more, and gets a new one.
+    // The last member leaves, which closes the group's socket; the next one opens a new socket.
     stays.pair.detach_multicast(GROUP).unwrap();
     sender.send(group, QKEY, b"to no member");
     left.pair.attach_multicast(GROUP).unwrap();
@@ -234,7 +234,7 @@ fn what_is_for_one_queue_pair_is_not_taken_from_a_group() {
     sender.send(group, QKEY, b"to the group");
     assert_eq!(receiver.text(), "to the group");
     receiver.post_recv();
-    // Nor is what is for a group taken by the address of a device.
+    // A datagram to the device's address is not delivered to the members of a group either.
     sender.send(far.address(), QKEY, b"to a device");
     sender.send(group, QKEY, b"to the group again");
     assert_eq!(receiver.text(), "to the group again");
@@ -259,7 +259,7 @@ fn only_groups_of_the_device_s_family_and_so_many_can_be_joined() {
     let error = ends[MOST_ATTACHED].pair.attach_multicast(GROUP);
     let is_meant = matches!(error, Err(Error::TooManyAttached { .. }));
     assert!(is_meant, "{error:?}");
-    // The place of one that is destroyed is free.
+    // Destroying a queue pair frees its place in the group.
     drop(ends.pop());
     drop(ends.remove(1));
     End::new(&device).pair.attach_multicast(GROUP).unwrap();

@@ -1,4 +1,4 @@
-//! Packets without a UDP checksum, as network cards and the kernel's rxe send them.
+//! Packets without a UDP checksum, as network cards and the Linux kernel's rxe send them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -10,13 +10,13 @@ use rustix::net::{AddressFamily, SocketType, ipproto, socket};
 use crate::failures::foreign_write;
 use crate::fixture::*;
 
-/// What Linux writes for an unconnected socket that forbids fragmentation.
+/// The IPv4 identification that Linux writes for an unconnected socket that forbids fragmentation.
 const WRITTEN: u16 = 0;
-/// Another one.
+/// An identification that Linux does not write.
 const CLAIMED: u16 = 0x718c;
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// Whether this process may have raw sockets; says loudly where not.
+/// Returns whether this process may open raw sockets; reports the test as skipped if not.
 fn may_have_raw_sockets() -> bool {
     match socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::UDP)) {
         Ok(_) => true,
@@ -28,7 +28,7 @@ fn may_have_raw_sockets() -> bool {
 }
 
 fn set_option(socket: &UdpSocket, (level, option, value): (i32, i32, i32)) {
-    // SAFETY: the options that tests set take an int, which lives for the call.
+    // SAFETY: the options that these tests set take an int, which lives for the call.
     let answer = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -41,7 +41,7 @@ fn set_option(socket: &UdpSocket, (level, option, value): (i32, i32, i32)) {
     assert_eq!(answer, 0, "setsockopt");
 }
 
-/// A socket at the peer's address.
+/// Returns a socket at the peer's address.
 fn sender(checksum: bool) -> UdpSocket {
     let socket = UdpSocket::bind((HERE, 0)).unwrap();
     set_option(
@@ -57,7 +57,7 @@ fn sender(checksum: bool) -> UdpSocket {
     socket
 }
 
-/// Sends `packet` with the ICRC of a packet with this identification.
+/// Sends `packet` with an ICRC that covers this IPv4 identification.
 fn send(from: &UdpSocket, to: SocketAddr, identification: u16, mut packet: Vec<u8>) {
     let path = Path {
         ip: Ip::V4 {
@@ -73,7 +73,7 @@ fn send(from: &UdpSocket, to: SocketAddr, identification: u16, mut packet: Vec<u
     assert_eq!(from.send_to(&packet, to).unwrap(), packet.len());
 }
 
-/// A WRITE of `value` by a peer that has sent `before` packets.
+/// Returns a WRITE of `value` from a peer that has already sent `before` packets.
 fn write(peer: &Side, to: &Side, target: &MemoryRegion, before: u32, value: u64) -> Vec<u8> {
     let mut packet = foreign_write(peer, to, target);
     let psn = peer.pair.endpoint().psn.wrapping_add(before);
@@ -86,7 +86,7 @@ fn holds(target: &MemoryRegion, value: u64) -> bool {
     bytes(target)[..8] == value.to_be_bytes()
 }
 
-/// Two sides and memory of the second, whose engine is left to its own thread.
+/// Returns two connected sides and memory of the second, whose engine runs on its own thread.
 fn sides_with_a_card() -> (Side, Side, MemoryRegion) {
     let side = || Side::soft(IpAddr::V4(HERE)).unwrap();
     let (a, b) = (side(), side());
@@ -115,11 +115,11 @@ fn a_packet_without_a_checksum_is_dropped_if_half_of_its_icrc_matches() {
     let (a, b, target) = sides_with_a_card();
     assert_eq!(b.device.integrity(), Integrity::IcrcOrChecksum);
     let packet = write(&a, &b, &target, 0, 1);
-    // One identification explains this ICRC, but not the one that the packet has.
+    // The ICRC covers an identification that the packet does not carry.
     send(&sender(false), b.device.address(), CLAIMED, packet.clone());
     wait_until(|| b.device.counters().icrc_mismatches == 1);
     assert!(holds(&target, 0));
-    // The kernel has checked this one, and its identification is unknown.
+    // The kernel has verified the UDP checksum, so the unknown identification does not matter.
     send(&sender(true), b.device.address(), CLAIMED, packet);
     wait_until(|| holds(&target, 1));
 }
@@ -191,14 +191,14 @@ fn ipv6_works_with_every_icrc_checked() {
     a.done();
     assert!(bytes(&target) == sent);
     assert_eq!(b.device.counters().icrc_mismatches, 0);
-    // By shared memory one packet stands for up to 64.
+    // Over shared memory, up to 64 packets are merged into one.
     assert!(b.device.counters().packets_received >= 4);
 }
 
 #[test]
 fn ipv6_datagrams_without_a_checksum_arrive() {
     let Some(b) = Side::soft(V6) else { return };
-    // The kernel lets in what comes from the address of a peer.
+    // The kernel's filter accepts datagrams from the address of any peer.
     b.pair.to_rtr(&b.pair.endpoint(), &options()).unwrap();
     let card = UdpSocket::bind((V6, 0)).unwrap();
     set_option(&card, (libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_TX, 1));

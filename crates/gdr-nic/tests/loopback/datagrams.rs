@@ -25,12 +25,12 @@ struct UdSide {
 }
 
 impl UdSide {
-    /// A queue pair in RTS. `None`, loudly, where this machine lacks the address.
+    /// Returns a queue pair in RTS, or `None` if this machine lacks the address; the test is then reported as skipped.
     fn new(address: IpAddr) -> Option<Self> {
         device(address).map(Self::on)
     }
 
-    /// Like [`UdSide::new`], for this device.
+    /// Like [`UdSide::new`], with this device.
     fn on(device: Device) -> Self {
         let side = Self::in_init_on(device, |options| options);
         side.pair.to_rtr().unwrap();
@@ -65,7 +65,7 @@ impl UdSide {
         self.domain.register(&buffer, EVERYTHING).unwrap()
     }
 
-    /// Posts a receive of this region.
+    /// Posts a receive into this region.
     fn post_recv(&self, id: u64, region: &MemoryRegion) {
         let segment = region.segment(0, region.len()).unwrap();
         let request = RecvRequest::new(WrId(id)).segment(segment);
@@ -107,7 +107,7 @@ fn a_datagram_arrives_behind_the_header_that_names_its_sender() {
         match near {
             IpAddr::V4(_) => {
                 assert_eq!(bytes[..20], [0; 20]);
-                // 12 of BTH, 8 of DETH, 4 of immediate, 5 of payload, 3 of padding, 4 of ICRC.
+                // BTH 12, DETH 8, immediate 4, payload 5, padding 3 and ICRC 4 bytes.
                 assert_eq!(bytes[20..24], [0x45, 0, 0, 20 + 8 + 36]);
             }
             IpAddr::V6(_) => {
@@ -143,7 +143,7 @@ fn one_queue_pair_talks_with_many_and_the_sender_is_enough_to_answer() {
         let sender = UdEndpoint {
             address: (source, side.device.address().port()).into(),
             qpn: received.source_qpn.unwrap(),
-            // Stands for the sending queue pair's own.
+            // The high bit selects the Q_Key of the sending queue pair.
             qkey: Qkey(1 << 31),
         };
         let answer = side.memory(100);
@@ -241,7 +241,7 @@ fn a_message_longer_than_the_path_mtu_is_refused_by_its_completion() {
 #[test]
 fn datagrams_of_any_host_pass_the_kernel_and_packets_for_a_connection_do_not() {
     let Some(b) = UdSide::new(SECOND) else { return };
-    // By memory, what follows the first datagram passes no kernel.
+    // Over shared memory, only the first datagram would pass the kernel's filter.
     let by_udp = SoftOptions::new(THIRD.into()).port(0).wires(Wires::Udp);
     let Some(a) = device_with(by_udp, THIRD.into()) else {
         return;
@@ -255,7 +255,7 @@ fn datagrams_of_any_host_pass_the_kernel_and_packets_for_a_connection_do_not() {
     a.send(b.pair.endpoint(), b"hello");
     assert_eq!(b.queue.wait(soon()).unwrap().status, WcStatus::Success);
     let before = b.device.counters();
-    // For the connection, from a host that is not its peer.
+    // A datagram to the connected queue pair, from a host that is not its peer.
     let stranger = UdEndpoint {
         qpn: connection.pair.qpn(),
         ..b.pair.endpoint()
@@ -266,7 +266,7 @@ fn datagrams_of_any_host_pass_the_kernel_and_packets_for_a_connection_do_not() {
         b.device.counters().packets_received,
         before.packets_received
     );
-    // Once the queue pair is gone, its datagrams are dropped there as well.
+    // Once the queue pair is destroyed, the kernel drops its datagrams too.
     let endpoint = b.pair.endpoint();
     drop(b.pair);
     a.send(endpoint, b"hello");

@@ -1,4 +1,4 @@
-//! The engine under conditions that are not the usual ones.
+//! The engine with unusual options and unusual callers.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use gdr_rdma::{SendRequest, SoftOptions, WcStatus, WrId};
 
 use crate::fixture::*;
 
-/// Two connected sides with choices.
+/// Returns two connected sides whose device options are changed by `change`.
 fn sides_with(change: impl Fn(SoftOptions) -> SoftOptions) -> Option<(Side, Side)> {
     let side = |address| {
         let options = change(SoftOptions::new(address).port(0));
@@ -17,7 +17,7 @@ fn sides_with(change: impl Fn(SoftOptions) -> SoftOptions) -> Option<(Side, Side
     Some(sides)
 }
 
-/// Writes and reads back and forth; every byte is checked.
+/// Writes and reads back, and checks every byte.
 fn exchange(a: &Side, b: &Side, len: usize, rounds: u8) {
     let (near, far, back) = (a.memory(len), b.memory(len), a.memory(len));
     let whole = |region: &gdr_rdma::MemoryRegion| region.segment(0, len as u64).unwrap();
@@ -52,7 +52,7 @@ fn threads_that_always_busy_poll_do_not_starve_each_other() {
 
 #[test]
 fn small_socket_buffers_lose_no_message() {
-    // The kernel's least; it holds not even one segmented send.
+    // The kernel rounds this up to its minimum, which holds not even one segmented send.
     let Some((a, b)) = sides_with(|options| options.receive_buffer(1)) else {
         return;
     };
@@ -73,7 +73,7 @@ fn a_deferred_request_is_sent_though_the_program_makes_no_further_call() {
     let target = b.memory(4);
     let write = |at: u64, n: u8| SendRequest::write(WrId(at), target.remote().at(at)).inline(&[n]);
     for n in 1..=200 {
-        // Polls make the engine's thread leave the engine to the program, which then goes away.
+        // Polling makes the engine's thread leave the engine to the program, which then stops polling.
         for _ in 0..n {
             assert_eq!(a.queue.poll().unwrap(), None);
         }
@@ -98,7 +98,7 @@ fn a_slow_iterator_delays_no_other_queue_pair() {
     connect(&other, &peer, &options());
     let (here, there) = (other.memory(8), b.memory(8));
     let requests = (0..1).map(|n| {
-        // Of no use without the engine of `a`, in the middle of a post to it.
+        // This completes only if the engine of `a` makes progress in the middle of a post to it.
         let write = SendRequest::write(WrId(9), here.remote().at(0)).inline(&[1; 8]);
         peer.pair.post_send(write).unwrap();
         peer.done();

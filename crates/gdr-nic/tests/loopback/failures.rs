@@ -1,4 +1,4 @@
-//! What is refused, what fails, and how soon.
+//! Refused calls and failing requests, and how soon they fail.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn a_connection_with_a_time_limit_outlives_its_retry_count() {
     };
     let limit = Duration::from_millis(300);
     let mut options = options();
-    // 1 ms, once.
+    // About 1 ms, without a retry.
     options.timeout = AckTimeout::new(8);
     options.retry_count = RetryCount::new(0);
     options.give_up_after = Some(limit);
@@ -43,8 +43,8 @@ fn requests_to_a_dropped_queue_pair_exhaust_the_retries() {
     let write = SendRequest::write(WrId(0), target.remote().at(0)).inline(&[1; 8]);
     a.pair.post_send(write).unwrap();
     assert_eq!(a.status(), WcStatus::RetryExceeded);
-    // No queue pair of that device has a peer any more, so the kernel drops what comes over UDP. The
-    // requester may give up before all of it has come.
+    // The device has no connected queue pair left, so the kernel drops what arrives over UDP. The requester may give up
+    // before all of it has arrived.
     wait_until(|| {
         let counters = b.device.counters();
         counters.kernel_drops + counters.unknown_queue_pair > 0
@@ -118,7 +118,7 @@ fn a_port_in_use_is_reported_with_a_remedy() {
         Error::Nic(NicError::Socket(SocketError::PortInUse { .. }))
     ));
     assert!(taken.to_string().contains("127.0.0.2"), "{taken}");
-    // Another address of this host has the same port free.
+    // The same port is free at another address of this host.
     let second = SoftOptions::new(SECOND).port(first.address().port());
     if let Some(device) = device(SECOND) {
         drop(device);
@@ -169,7 +169,7 @@ fn address_families_do_not_mix() {
     ));
 }
 
-/// A WRITE of 8 bytes as the peer would send it, with a wrong ICRC.
+/// Returns a WRITE of 8 bytes as the peer would send it, with an invalid ICRC.
 pub(crate) fn foreign_write(peer: &Side, to: &Side, target: &MemoryRegion) -> Vec<u8> {
     let mut packet = vec![0x0a, 0, 0xff, 0xff];
     packet.extend(to.pair.qpn().get().to_be_bytes());
@@ -190,7 +190,7 @@ fn a_packet_changed_on_the_way_is_dropped() {
         connect_to_card(&a, &b);
         let target = b.memory(64);
         let before = fill(&target, 4);
-        // From the peer's address: but for its ICRC, nothing is wrong with it.
+        // The packet comes from the peer's address and is valid except for its ICRC.
         let card = UdpSocket::bind((address, 0)).unwrap();
         let packet = foreign_write(&a, &b, &target);
         card.send_to(&packet, b.device.address()).unwrap();

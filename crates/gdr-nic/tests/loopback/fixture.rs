@@ -10,12 +10,12 @@ use gdr_rdma::{Access, ConnectionOptions, Endpoint, Mtu, SourcePort};
 
 pub(crate) const EVERYTHING: Access = Access::all();
 
-/// perftest's values with a path MTU for loopback.
+/// Returns perftest's values, with a path MTU for loopback.
 pub(crate) fn options() -> ConnectionOptions {
     ConnectionOptions::new(Mtu::B4096)
 }
 
-/// Like [`connect`], where packets of `card` may come from any port, as a network card sends them.
+/// Like [`connect`], but accepts packets of `card` from any source port, as network cards use many.
 pub(crate) fn connect_to_card(card: &Side, to: &Side) {
     let any_port = Endpoint {
         source_port: SourcePort::Any,
@@ -26,14 +26,14 @@ pub(crate) fn connect_to_card(card: &Side, to: &Side) {
     to.pair.connect(&any_port, &options()).unwrap();
 }
 
-/// Two connected sides at these addresses.
+/// Returns two connected sides at these addresses.
 pub(crate) fn connected(a: IpAddr, b: IpAddr) -> Option<(Side, Side)> {
     let sides = (Side::soft(a)?, Side::soft(b)?);
     connect(&sides.0, &sides.1, &options());
     Some(sides)
 }
 
-/// Two connected sides at 127.0.0.1 and 127.0.0.2.
+/// Returns two connected sides at 127.0.0.1 and 127.0.0.2.
 pub(crate) fn sides() -> Option<(Side, Side)> {
     connected(FIRST, SECOND)
 }

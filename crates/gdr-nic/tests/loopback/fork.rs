@@ -1,4 +1,4 @@
-//! A forked child and what its parent opened.
+//! A forked child that uses the objects of its parent.
 
 use std::ptr;
 
@@ -20,7 +20,7 @@ fn a_child_is_refused_everything_and_its_drops_change_nothing() {
     let write = || {
         SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap())
     };
-    // An outstanding request of the parent, which the child neither ends nor completes.
+    // This request of the parent is outstanding at the fork; the child must not complete it.
     a.pair.post_send(write()).unwrap();
     in_child(|| {
         refused(a.pair.post_send(write()), "post_send")?;
@@ -41,7 +41,7 @@ fn a_child_is_refused_everything_and_its_drops_change_nothing() {
         check(!a.device.progress(), "progress")?;
         check(a.device.counters() == Counters::default(), "counters")?;
         for side in [&a, &b] {
-            // SAFETY: the child leaves by `_exit` and uses none of them again.
+            // SAFETY: the child leaves by `_exit` and uses neither of them again.
             unsafe { ptr::drop_in_place(ptr::from_ref(side).cast_mut()) };
         }
         for region in [&source, &target] {
@@ -120,7 +120,7 @@ fn a_child_has_no_thread_that_copies_gpu_memory_and_drops_it_at_once() {
         let threads = std::fs::read_dir("/proc/self/task").map_err(|_| "no /proc")?;
         check(threads.count() == 1, "a thread")?;
         refused(buffer.read_at(0, &mut [1]), "read_at")?;
-        // SAFETY: the child leaves by `_exit` and uses none of them again.
+        // SAFETY: the child leaves by `_exit` and uses none of these again.
         unsafe {
             ptr::drop_in_place(ptr::from_ref(&region).cast_mut());
             ptr::drop_in_place(ptr::from_ref(&buffer).cast_mut());
@@ -139,7 +139,7 @@ fn memory_of_a_buffer_is_not_mapped_in_a_child() {
     let is_mapped = || {
         let page = ptr::with_exposed_provenance_mut(region.addr() as usize);
         let mut resident = 0_u8;
-        // SAFETY: `mincore` looks at the address space and writes one byte for the one page.
+        // SAFETY: `mincore` reads the page tables and writes one byte for the one page.
         unsafe { libc::mincore(page, 4096, &raw mut resident) == 0 }
     };
     assert!(is_mapped());
@@ -152,12 +152,12 @@ fn a_child_that_drops_a_buffer_leaves_other_memory_at_its_address_alone() {
     let page = ptr::with_exposed_provenance_mut::<libc::c_void>(buffer.address() as usize);
     let is_mapped = || {
         let mut resident = 0_u8;
-        // SAFETY: `mincore` looks at the address space and writes one byte for the one page.
+        // SAFETY: `mincore` reads the page tables and writes one byte for the one page.
         unsafe { libc::mincore(page, 4096, &raw mut resident) == 0 }
     };
     in_child(|| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: maps only where nothing is mapped.
+        // SAFETY: MAP_FIXED_NOREPLACE maps only where nothing is mapped.
         let own = unsafe { libc::mmap(page, 4096, libc::PROT_READ, flags, -1, 0) };
         check(own == page, "no page of its own")?;
         // SAFETY: the child leaves by `_exit` and does not use it again.

@@ -35,8 +35,7 @@ impl Tensor {
     fn buffer(self: Arc<Self>) -> Buffer {
         let address = NonNull::new(self.words.as_ptr().cast_mut().cast()).unwrap();
         let len = self.words.len() * 8;
-        // SAFETY: the tensor holds the words, which are accessed only by atomic accesses and
-        // through the buffer.
+        // SAFETY: the tensor owns the words, which are accessed only by atomic accesses and through the buffer.
         unsafe { Buffer::host_from_owner(address, len, self) }.unwrap()
     }
 }
@@ -96,7 +95,7 @@ fn gpu_memory_of_another_library_is_written() {
     let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
     let tensor = gpu.allocate(MemoryKind::Plain, 1 << 20).unwrap();
     let (ptr, len) = (tensor.ptr().checked_add(4096).unwrap(), 1 << 16);
-    // SAFETY: the tensor is dropped last, and accessed only by copies.
+    // SAFETY: the tensor is dropped last and is accessed only by copies.
     let wrapped = unsafe { DeviceBuffer::borrowed(&gpu, ptr, len) }.unwrap();
     let buffer = Buffer::staged(wrapped).unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;

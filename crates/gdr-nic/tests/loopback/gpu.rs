@@ -1,4 +1,4 @@
-//! GPU memory, simulated: direct and staged.
+//! Simulated GPU memory, direct and staged.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::fixture::*;
 
 const LEN: u64 = 3 << 20;
 
-/// The same simulated memory as CUDA sees it and as RDMA does.
+/// One range of simulated memory, accessible to CUDA and to RDMA.
 struct GpuMemory {
     driver: Arc<SimDriver>,
     device: Arc<DeviceBuffer>,
     region: MemoryRegion,
 }
 
-/// How the soft provider accesses it.
+/// How the soft provider accesses the memory.
 #[derive(Clone, Copy, Debug)]
 enum Method {
     Direct,
-    /// Direct, with all reads by the copy engine.
+    /// Direct, with all reads by the copy engine on the engine's thread.
     DirectWithCopies,
-    /// Direct, with all reads by a thread of its own.
+    /// Direct, with all reads by a dedicated copy thread.
     DirectWithCopyThread,
     Staged,
 }
@@ -47,9 +47,9 @@ fn map(driver: &Arc<SimDriver>, device: &DeviceBuffer, skip: u64, len: u64) -> M
     pinned.unwrap().map().unwrap()
 }
 
-/// The first bytes of memory, as a library has it that did not allocate it.
+/// Wraps the first bytes of `device` as a library does that did not allocate them.
 fn borrowed(gpu: &Gpu, device: &DeviceBuffer, len: u64) -> DeviceBuffer {
-    // SAFETY: nothing but tests uses the memory. Those that free it do so to see that it is not used then.
+    // SAFETY: only tests use the memory. Those that free it do so to check that it is not used afterwards.
     unsafe { DeviceBuffer::borrowed(gpu, device.ptr(), len) }.unwrap()
 }
 
@@ -86,7 +86,7 @@ impl GpuMemory {
         }
     }
 
-    /// What a cudaMemcpy sees.
+    /// Returns what cudaMemcpy reads.
     fn as_cuda_sees_it(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.device.read(offset, &mut bytes).unwrap();
@@ -244,7 +244,7 @@ fn a_later_read_returns_the_later_bytes_of_any_writer() {
         let gpu = GpuMemory::new(&b, method);
         let here = a.memory(LEN as usize);
         let remote = gpu.region.remote();
-        // Windows of an earlier READ overlap each of these; the first leaves some unread.
+        // Each READ overlaps staging windows of an earlier one; the first leaves some windows unread.
         for (round, offset, len) in [(1, 0, 1 << 20), (2, 4096, 100_000), (3, 100, 2 << 20)] {
             let sent = pattern(len as usize, round);
             match round {
@@ -378,7 +378,7 @@ fn memory_that_the_program_freed_is_read_through_its_mapping() {
         a.pair.post_send(read).unwrap();
         a.done();
         assert!(bytes(&here) == kept, "turn {turn}");
-        // Its address is free now, but for the mapping.
+        // Frees the address range, which only the mapping still keeps.
         device.take();
     }
 }
@@ -403,7 +403,7 @@ fn a_peers_atomic_does_not_wait_for_kernels_of_the_program() {
         let gpu = GpuMemory::new(&b, method);
         gpu.device.write(64, &5_u64.to_ne_bytes()).unwrap();
         let answer = a.memory(8);
-        // Resident until the end, on a stream that the default stream waits for.
+        // The kernel stays resident until the end, on a stream that the default stream waits for.
         let kernel = gpu.driver.blocking_kernel();
         let op = AtomicOp::FetchAdd { add: 3 };
         let request = SendRequest::atomic(WrId(0), gpu.region.remote().at(64), op);
@@ -419,7 +419,7 @@ fn a_peers_atomic_does_not_wait_for_kernels_of_the_program() {
 
 #[test]
 fn freeing_gpu_memory_that_a_request_held_last_waits_for_no_kernel() {
-    // A mapping alone holds none.
+    // With a mapping alone, no request holds device memory.
     for method in [Method::DirectWithCopies, Method::Staged] {
         let Some((a, b)) = sides() else { return };
         let gpu = GpuMemory::new(&b, method);
@@ -436,11 +436,11 @@ fn freeing_gpu_memory_that_a_request_held_last_waits_for_no_kernel() {
             region,
         } = gpu;
         let ptr = device.ptr();
-        // Only the receive holds the memory any more.
+        // From here on, only the receive holds the memory.
         drop((device, region));
         let kernel = driver.blocking_kernel();
         std::thread::scope(|scope| {
-            // Ends the kernel, and so every wait for it, also where a check fails.
+            // Dropped when the scope ends, also if a check fails, so that no wait for the kernel blocks.
             let kernel = kernel;
             let transfers = scope.spawn(|| {
                 let send = SendRequest::send(WrId(0)).inline(b"hello");
@@ -467,7 +467,7 @@ fn a_copy_of_the_program_that_waits_for_a_kernel_delays_no_packet() {
         let gpu = GpuMemory::new(&b, method);
         let kernel = gpu.driver.blocking_kernel();
         std::thread::scope(|scope| {
-            // Ends the kernel, and so the copies, also where a check fails.
+            // Dropped when the scope ends, also if a check fails, so that the copies end.
             let kernel = kernel;
             let copies = [
                 scope.spawn(|| gpu.region.buffer().write_at(100, &[7; 100])),
@@ -503,9 +503,9 @@ fn dropping_a_buffer_waits_for_no_kernel() {
         } = GpuMemory::new(&b, method);
         let kernel = driver.blocking_kernel();
         std::thread::scope(|scope| {
-            // Ends the kernel, and so every wait for it, also where a check fails.
+            // Dropped when the scope ends, also if a check fails, so that no wait for the kernel blocks.
             let kernel = kernel;
-            // The program keeps its own memory; what goes is what the buffer made for itself.
+            // The program keeps its own memory; only what the buffer allocated is freed.
             let end = scope.spawn(|| drop(region));
             wait_until(|| end.is_finished());
             drop(kernel);

@@ -1,9 +1,8 @@
-//! What leaves this host, byte by byte: IPv4's identification field under segmented sends, and the
-//! ICRC over it.
+//! The packets that leave this host, byte by byte: the IPv4 identification field of segmented sends, and the ICRC over
+//! it.
 //!
-//! The packets go to a tun interface in a network namespace of the test's own, where the kernel
-//! must segment them itself. That needs CAP_NET_ADMIN and /dev/net/tun; without them the test is
-//! skipped, and says so.
+//!  The packets go to a tun interface in a network namespace of the test, where the kernel must segment them in
+//! software. The test needs CAP_NET_ADMIN and /dev/net/tun, and is reported as skipped without them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,12 +20,12 @@ use gdr_roce::wire::{Opcode, Packet};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// The port of both devices.
+/// The UDP port of both devices.
 const PORT: u16 = 4791;
-/// Bytes of an IPv4 and a UDP header.
+/// The length of an IPv4 and a UDP header.
 const HEADERS: usize = 28;
 
-/// A point-to-point interface whose other end is this file: one packet a read.
+/// Opens a point-to-point interface whose other end is this file: each read returns one packet.
 fn tun() -> io::Result<File> {
     let ok = |status: libc::c_int| {
         if status < 0 {
@@ -35,7 +34,7 @@ fn tun() -> io::Result<File> {
             Ok(())
         }
     };
-    // SAFETY: no pointers; it moves this thread alone to a namespace of its own.
+    // SAFETY: takes no pointers, and moves only this thread to a new namespace.
     ok(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
     let tun = File::options()
         .read(true)
@@ -44,7 +43,7 @@ fn tun() -> io::Result<File> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
 
     let request = || -> libc::ifreq {
-        // SAFETY: a C struct of integers, for which zeros are a value.
+        // SAFETY: a C struct of integers, for which all zeros is a valid value.
         let mut request: libc::ifreq = unsafe { mem::zeroed() };
         request.ifr_name[..4].copy_from_slice(&b"gdr0".map(|byte| byte as libc::c_char));
         request
@@ -54,7 +53,7 @@ fn tun() -> io::Result<File> {
         let mut address: libc::sockaddr_in = unsafe { mem::zeroed() };
         address.sin_family = libc::AF_INET as libc::sa_family_t;
         address.sin_addr.s_addr = u32::from_ne_bytes(ip.octets());
-        // SAFETY: both are plain C structs of 16 bytes that begin with the family.
+        // SAFETY: both are plain C structs of 16 bytes that start with the address family.
         unsafe { mem::transmute::<libc::sockaddr_in, libc::sockaddr>(address) }
     };
     let mut create = request();
@@ -78,7 +77,7 @@ fn tun() -> io::Result<File> {
     Ok(tun)
 }
 
-/// Whether a source port is the one of the device, or one of RoCE v2 for connections.
+/// Returns whether a source port is the device's own, or one of RoCE v2's range for connections.
 fn is_right(source_port: SourcePort, port: u16) -> bool {
     match source_port {
         SourcePort::OfAddress => port == PORT,
@@ -86,7 +85,7 @@ fn is_right(source_port: SourcePort, port: u16) -> bool {
     }
 }
 
-/// Reads packets until the last of a WRITE has gone by, and judges each: identification and ICRC.
+/// Reads packets up to the last one of a WRITE; returns the identification of each and whether its ICRC is valid.
 fn judge(tun: &mut File, source_port: SourcePort) -> Vec<(u16, bool)> {
     let mut seen = Vec::new();
     let mut bytes = [0; 9000];
@@ -136,7 +135,7 @@ fn scenario() {
     }
 }
 
-/// Sends from a device, and judges what leaves.
+/// Sends from a device and checks the packets that leave.
 fn from_device(device: Device, source_port: SourcePort, tun: &mut File) {
     assert_eq!(device.path_mtu(IpAddr::V4(THERE)).unwrap(), Mtu::B4096);
     let domain = device.protection_domain();
@@ -151,7 +150,7 @@ fn from_device(device: Device, source_port: SourcePort, tun: &mut File) {
         loss_recovery: gdr_rdma::LossRecovery::GoBackN,
     };
     let mut options = ConnectionOptions::new(Mtu::B1024);
-    // There is no peer that answers, and nothing is to be sent twice.
+    // The peer never answers, and no packet may be retransmitted.
     options.timeout = AckTimeout::NEVER;
     pair.connect(&peer, &options).unwrap();
     let source = domain
@@ -162,13 +161,12 @@ fn from_device(device: Device, source_port: SourcePort, tun: &mut File) {
         addr: 0,
     };
 
-    // By itself: 0, as Linux has it for an unconnected socket that forbids fragmentation.
+    // A packet that is not segmented has 0, as Linux writes it for an unconnected socket that forbids fragmentation.
     let one = SendRequest::write(WrId(0), remote).segment(source.segment(0, 100).unwrap());
     pair.post_send(one).unwrap();
     assert_eq!(judge(tun, source_port), [(0, true)]);
 
-    // Ten packets: the first is longer, so a segmented send ends after the second; another takes
-    // the other eight.
+    // Ten packets: the first is longer, so a segmented send ends after the second; a second send takes the other eight.
     let ten = SendRequest::write(WrId(1), remote).segment(source.segment(0, 10_000).unwrap());
     pair.post_send(ten).unwrap();
     let seen = judge(tun, source_port);
@@ -178,6 +176,6 @@ fn from_device(device: Device, source_port: SourcePort, tun: &mut File) {
 
 #[test]
 fn the_icrc_covers_the_identification_that_linux_writes() {
-    // The namespace belongs to the thread that made it, and so to this test alone.
+    // The namespace belongs to the thread that created it, and so to this test alone.
     thread::spawn(scenario).join().unwrap();
 }

@@ -1,5 +1,5 @@
-//! The NIC under gdr-rdma, beside what the suite of all providers asks: two devices of one process that
-//! talk over the loopback interface.
+//! The NIC below gdr-rdma, beyond the conformance suite of all providers: two devices of one process that talk over the
+//! loopback interface.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

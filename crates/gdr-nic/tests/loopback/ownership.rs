@@ -1,4 +1,4 @@
-//! What outlives what.
+//! The lifetimes of devices, queue pairs and memory.
 
 use gdr_rdma::{SendRequest, WcStatus, WrId};
 
@@ -38,16 +38,16 @@ fn a_dropped_device_releases_its_descriptors_thread_and_port() {
             .filter(|name| name.trim_end() == "gdr-nic")
             .count()
     };
-    // Other tests of this process come and go; what would leak here is more than they ever hold.
+    // Other tests of this process open descriptors too, but far fewer than a leak would leave.
     let (before, running) = (open(), threads());
     for _ in 0..150 {
         let Some(device) = device(FIRST) else { return };
         let port = device.address().port();
         drop(device);
-        // Nothing holds the port any more.
+        // The port is free again.
         let options = gdr_rdma::SoftOptions::new(FIRST).port(port);
         match gdr_rdma::Device::soft_with(options) {
-            // Another test may have been given it in between.
+            // Another test may have taken the port in between.
             Ok(_)
             | Err(gdr_rdma::Error::Nic(gdr_rdma::NicError::Socket(
                 gdr_rdma::SocketError::PortInUse { .. },

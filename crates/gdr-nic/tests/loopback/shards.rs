@@ -39,7 +39,7 @@ impl Wide {
     }
 }
 
-/// The shard of a queue pair, by its number.
+/// Returns the shard of a queue pair, which is part of its number.
 fn shard(pair: &QueuePair) -> u32 {
     pair.qpn().get() >> 15 & 7
 }
@@ -127,7 +127,7 @@ fn threads_with_a_completion_queue_each_move_bytes_at_the_same_time() {
     });
 }
 
-/// Short requests to all shards from one thread, whose completions come by a queue that it polls.
+/// Sends short requests to all shards from one thread, whose completions arrive in a queue that it polls.
 #[test]
 fn a_thread_that_only_polls_gets_the_completions_of_all_shards() {
     let (near, far) = (Wide::new(FIRST, SHARDS, 6), Wide::new(SECOND, SHARDS, 6));
@@ -150,7 +150,7 @@ fn a_thread_that_only_polls_gets_the_completions_of_all_shards() {
     assert_eq!(bytes(&target), last);
 }
 
-/// Whether there was a completion, which must be a success.
+/// Returns whether there was a completion, which must be successful.
 fn poll(queue: &CompletionQueue) -> bool {
     let completion = queue.poll().unwrap();
     if let Some(completion) = completion {
@@ -341,7 +341,7 @@ fn completions_that_do_not_fit_end_the_queue_pairs_of_every_shard() {
         ),
         "{event:?}"
     );
-    // Others may be stored once the one that fits is taken.
+    // Further completions may be stored once the stored one has been taken.
     let error = (0..=pairs.len()).find_map(|_| queue.wait(soon()).err());
     assert!(
         matches!(
@@ -352,7 +352,7 @@ fn completions_that_do_not_fit_end_the_queue_pairs_of_every_shard() {
     );
 }
 
-/// Executes requests over all queue pairs; ends at the first that fails.
+/// Executes requests over all queue pairs; stops at the first failure.
 fn transfer(side: &Wide, parts: Vec<StripedPart>) -> WcStatus {
     let mut parts = parts.into_iter();
     let mut stripe = Stripe::over(&side.pairs).window(2);

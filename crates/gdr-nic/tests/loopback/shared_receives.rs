@@ -8,12 +8,12 @@ use gdr_rdma::{
 
 use crate::fixture::*;
 
-/// How many connections share the queue.
+/// The number of connections that share the queue.
 const PAIRS: usize = 3;
-/// The bytes of a receive; the one with identifier `n` begins at `n` times this.
+/// The length of a receive in bytes; receive `n` starts at offset `n * ROOM`.
 const ROOM: usize = 64;
 
-/// A side whose queue pairs share a queue, and a peer with as many queue pairs.
+/// A side whose queue pairs share a receive queue, and a peer with as many queue pairs.
 struct Hub {
     near: Side,
     far: Side,
@@ -85,7 +85,7 @@ fn peers_wait_while_the_queue_is_empty_and_none_waits_for_ever() {
     for client in 0..PAIRS {
         hub.send(client, b"hello");
     }
-    // Each has been asked to wait.
+    // Each client has received an RNR NAK.
     wait_until(|| hub.near.device.counters().packets_received >= 3);
     assert!(hub.near.queue.poll().unwrap().is_none());
     (0..3).for_each(|id| hub.post(id).unwrap());
@@ -132,7 +132,7 @@ fn the_limit_event_is_raised_once_when_the_queue_falls_below_it() {
     hub.send(2, b"two to one");
     hub.far.done();
     assert_eq!(hub.far.device.poll_event(), None);
-    // Above what is queued, it is raised by the call.
+    // The limit is above the number of queued receives, so arming it raises the event at once.
     hub.queue.arm_limit(2).unwrap();
     assert_eq!(hub.far.device.poll_event(), Some(limit));
 }
@@ -167,7 +167,7 @@ fn a_queue_pair_that_is_dropped_leaves_the_receives_and_their_memory_to_the_othe
     drop(hub.servers.remove(0));
     hub.send(1, b"hello");
     assert_eq!(hub.far.done().id, WrId(0));
-    // The region lives as long as a request names it, and the queue as long as a queue pair uses it.
+    // A region lives as long as a request refers to it, and the queue as long as a queue pair uses it.
     let Hub {
         queue,
         memory,

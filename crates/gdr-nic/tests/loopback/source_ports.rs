@@ -1,4 +1,4 @@
-//! Connections that send from ports of their own.
+//! Connections with source ports of their own.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, UdpSocket};
@@ -10,7 +10,7 @@ use gdr_rdma::{
 
 use crate::fixture::*;
 
-/// The first source port of RoCE v2.
+/// The first source port that RoCE v2 recommends.
 const FIRST_PORT: u16 = 0xc000;
 
 fn side(address: IpAddr, source_port: SourcePort, shards: usize) -> Option<Side> {
@@ -67,7 +67,7 @@ fn bytes_arrive_whatever_the_ports_and_the_shards_of_both_ends() {
     }
 }
 
-/// The source port of a packet to each of these queue pairs, of a peer that only listens.
+/// Returns the source port of a packet to each of these queue pairs, as received by a peer that only listens.
 fn ports_to(side: &Side, peers: &[u32]) -> Vec<u16> {
     let listener = UdpSocket::bind((SECOND, 0)).unwrap();
     let limit = Some(Duration::from_secs(60));
@@ -92,7 +92,7 @@ fn ports_to(side: &Side, peers: &[u32]) -> Vec<u16> {
         let mut packet = [0; 100];
         let (_, from) = listener.recv_from(&mut packet).unwrap();
         let qpn = u32::from_be_bytes([0, packet[5], packet[6], packet[7]]);
-        // One that is sent again comes from the same port.
+        // A retransmission comes from the same port.
         assert_eq!(*ports.entry(qpn).or_insert(from.port()), from.port());
     }
     peers.iter().map(|qpn| ports[qpn]).collect()
@@ -101,7 +101,7 @@ fn ports_to(side: &Side, peers: &[u32]) -> Vec<u16> {
 #[test]
 fn queue_pairs_of_two_shards_of_a_peer_get_packets_from_two_ports() {
     let near = side(FIRST, SourcePort::Any, 1).unwrap();
-    // Two of the first shard, of even and of odd numbers, and one of the second.
+    // Two queue pairs of the first shard with even numbers, one with an odd number, and one of the second shard.
     let ports = ports_to(&near, &[0x100, 0x102, 0x101, 0x8100]);
     assert!(ports.iter().all(|port| *port >= FIRST_PORT), "{ports:?}");
     assert_eq!(ports[0], ports[1]);

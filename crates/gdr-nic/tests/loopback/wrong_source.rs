@@ -1,4 +1,4 @@
-//! Datagrams that are not the peer's.
+//! Datagrams that do not come from the peer.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
@@ -8,7 +8,7 @@ use gdr_roce::wire::icrc::{self, Ip, Path};
 use crate::failures::foreign_write;
 use crate::fixture::*;
 
-/// A WRITE of the peer that nothing is wrong with, as it leaves `from`.
+/// Returns a valid WRITE of the peer, with an ICRC for the source address `from`.
 fn good_write(a: &Side, b: &Side, target: &MemoryRegion, from: SocketAddr) -> Vec<u8> {
     let to = b.device.address();
     let mut packet = foreign_write(a, b, target);
@@ -29,7 +29,7 @@ fn good_write(a: &Side, b: &Side, target: &MemoryRegion, from: SocketAddr) -> Ve
     packet
 }
 
-/// The connection works.
+/// Checks that the connection still works.
 fn works(a: &Side, target: &MemoryRegion) {
     let write = SendRequest::write(WrId(0), target.remote().at(0)).inline(b"works");
     a.pair.post_send(write).unwrap();
@@ -87,7 +87,7 @@ fn a_former_peer_is_a_stranger_to_the_kernel() {
 
 #[test]
 fn more_peers_than_the_kernel_lists_are_distinguished_from_strangers_by_the_device() {
-    // The kernel lists the peers of each shard.
+    // The kernel's filter lists the peers of one shard, so each device has only one.
     let one = |address| {
         Side::on(device_with(SoftOptions::new(address).port(0).shards(1), address).unwrap())
     };
@@ -116,7 +116,7 @@ fn more_peers_than_the_kernel_lists_are_distinguished_from_strangers_by_the_devi
     wait_until(|| b.device.counters().wrong_source == 1);
     assert!(bytes(&target) == before);
     works(&a, &target);
-    // Few enough again: the kernel takes over.
+    // The remaining peers fit in the list, so the kernel filters again.
     drop(others);
     stranger.send_to(&packet, b.device.address()).unwrap();
     wait_until(|| b.device.counters().kernel_drops == 1);

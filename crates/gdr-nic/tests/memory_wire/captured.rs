@@ -1,12 +1,12 @@
-//! Packets in a file, which are the same whichever wire they take.
+//! Packet captures, which do not depend on the wire.
 
 use gdr_roce::wire::icrc;
 
 use super::*;
 
-/// Three packets at this path MTU, and more than a message has that goes by reference.
+/// Three packets at this path MTU, and long enough for a transfer by reference.
 const LEN: u32 = 10_000;
-/// In the environment of a child: its wires.
+/// The environment variable that names the wires of a child process.
 const WIRES: &str = "MEMORY_WIRE_CAPTURED";
 
 /// A packet of a reliable connection.
@@ -15,7 +15,7 @@ struct Captured {
     is_sent: bool,
     opcode: u8,
     psn: u32,
-    /// The length of its RDMA extended transport header.
+    /// The DMA length in its RDMA extended transport header.
     length: Option<u32>,
     payload: Vec<u8>,
 }
@@ -42,7 +42,7 @@ fn number<const N: usize>(bytes: &[u8]) -> u32 {
     bytes.fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
-/// The packets of a file, by the formats: pcap, Linux cooked, IPv4, UDP, BTH.
+/// Parses the packets of a capture: pcap, Linux cooked, IPv4, UDP, BTH.
 fn of_file(path: &Path) -> Vec<Captured> {
     let bytes = fs::read(path).unwrap();
     let mut rest = &bytes[24..];
@@ -81,7 +81,7 @@ fn parse(packet: &[u8]) -> Captured {
     let opcode = datagram[0];
     let headers = match opcode {
         WRITE_FIRST | READ_REQUEST => BTH + RETH,
-        // A device of gdr fills the place that a header of the first packet has.
+        // A gdr device fills the space that the RETH takes in the first packet.
         WRITE_MIDDLE | WRITE_LAST if datagram[8] & 0x40 != 0 => BTH + RETH,
         RESPONSE_FIRST | RESPONSE_LAST | ACKNOWLEDGE => BTH + AETH,
         _ => BTH,
@@ -97,7 +97,7 @@ fn parse(packet: &[u8]) -> Captured {
     }
 }
 
-/// A peer that writes no packets would let this one read its memory.
+/// A peer that captures packets needs the payload, so it does not accept references to this process's memory.
 #[test]
 fn a_long_message_of_a_peer_arrives_with_its_payload() {
     let _alone = alone();
@@ -130,7 +130,7 @@ fn a_long_message_of_a_peer_arrives_with_its_payload() {
     assert!(payload == references::bytes(1)[..LEN as usize]);
 }
 
-/// A WRITE, a READ and a SEND, one after the other.
+/// Runs a WRITE, a READ and a SEND, one after the other.
 #[test]
 #[ignore = "runs in a process of its own"]
 fn program() {
@@ -176,8 +176,8 @@ fn program() {
     }
 }
 
-/// The packets of the program over these wires, without acknowledgements, whose number depends on time, and without what
-/// was sent again.
+/// Returns the packets of [`program`] over these wires, without retransmissions, and without acknowledgements because
+/// their number depends on timing.
 fn packets(wires: &str) -> Vec<Captured> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("packets");

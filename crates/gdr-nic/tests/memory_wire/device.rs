@@ -1,4 +1,4 @@
-//! Payloads that the receiver's GPU copies from memory of the sender's.
+//! Payloads that the receiver's GPU copies from the sender's memory.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -12,18 +12,18 @@ use super::*;
 /// Not a multiple of the path MTU.
 const LEN: usize = (1 << 20) + 5;
 
-/// Registered memory of a simulated GPU, of a program that may free it.
+/// Registered memory of a simulated GPU, which its program may free.
 struct Registered {
     memory: Arc<DeviceBuffer>,
     mapped: Weak<Mapping>,
     region: Region,
 }
 
-/// A simulated GPU of a process, and the thread that copies its memory.
+/// A simulated GPU of one process, and the thread that copies its memory.
 struct SimGpu {
     gpu: Gpu,
     driver: Arc<SimDriver>,
-    /// `None`: the thread that reads its memory calls the driver.
+    /// `None` if the thread that reads the memory calls the driver itself.
     thread: Option<CopyThread>,
 }
 
@@ -53,7 +53,7 @@ impl SimGpu {
         let pinned = context.pin(memory.ptr(), memory.len()).unwrap();
         let mapping = Arc::new(pinned.map().unwrap());
         let mapped = Arc::downgrade(&mapping);
-        // SAFETY: the region, which is dropped first, is all that uses it.
+        // SAFETY: only the region uses it, and is dropped before the memory.
         let borrowed = unsafe { DeviceBuffer::borrowed(&self.gpu, memory.ptr(), memory.len()) };
         let from = CopyEngineThreshold::From(1 << 16);
         let buffer = match &self.thread {
@@ -106,7 +106,7 @@ fn bytes(seed: u8) -> Vec<u8> {
     (0..LEN).map(|at| (at / 8 + at) as u8 ^ seed).collect()
 }
 
-/// Runs an operation of `a` to its end.
+/// Posts an operation on `a` and waits for its completion.
 fn run(a: &Side, operation: Operation, segment: Segment) {
     let request = SendRequest {
         id: WrId(9),
@@ -126,8 +126,7 @@ fn write_to(to: &Registered) -> Operation {
     }
 }
 
-/// Writes until the packets of a message refer to GPU memory: the first ones have copies, until the other side has
-/// opened it.
+/// Writes until packets refer to GPU memory; they carry copies until the other side has opened that memory.
 fn until_by_reference(a: &Side, from: &Registered, to: &Registered) {
     let limit = Instant::now() + Duration::from_secs(60);
     while a.device.counters().sent_by_reference == 0 {
@@ -136,7 +135,7 @@ fn until_by_reference(a: &Side, from: &Registered, to: &Registered) {
     }
 }
 
-/// Two connected devices with memory of a GPU each, between which messages go by reference.
+/// Returns two connected devices with memory of one GPU each, between which messages go by reference.
 fn by_reference(gpu: impl Fn() -> SimGpu) -> ([Side; 2], [Registered; 2]) {
     of_kind_by_reference(gpu, MemoryKind::Plain)
 }
@@ -156,7 +155,7 @@ fn every_operation_between_gpus_copies_by_the_receivers_gpu() {
     let _alone = alone();
     every_operation(by_reference(SimGpu::new));
     every_operation(by_reference(SimGpu::read_by_reader));
-    // Its descriptors are passed by the socket of the ring.
+    // The descriptors of such memory are passed over the socket of the ring.
     every_operation(of_kind_by_reference(SimGpu::new, MemoryKind::VmmPosixFd));
 }
 
@@ -264,7 +263,7 @@ fn a_region_that_ends_is_closed_by_the_other_side() {
         assert!(to.has(seed));
         drop(from.region);
         drop(from.memory);
-        // The other side is woken for it, though nothing is sent.
+        // Deregistration wakes the other side even though no packet is sent.
         while two.driver.imports() > 0 {
             assert!(Instant::now() < limit, "it stays open");
             std::thread::yield_now();
@@ -286,7 +285,7 @@ fn nothing_keeps_the_mapping_of_a_region_that_has_ended() {
     }
 }
 
-/// The first messages into it are refused, and the memory that they come from is offered again.
+/// The receiver refuses the first messages into that memory, and the sender then offers its own memory again.
 #[test]
 fn memory_of_a_gpu_that_is_registered_later_is_copied_into_by_that_gpu() {
     let _alone = alone();

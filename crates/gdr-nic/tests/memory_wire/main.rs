@@ -1,4 +1,4 @@
-//! Devices of one host that send to each other by shared memory.
+//! Devices of one host that send to each other through shared memory.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,22 +32,22 @@ const CAPABILITIES: Capabilities = Capabilities {
     max_inline: 64,
 };
 
-/// A test that takes noticeably long is stuck.
+/// Returns a deadline that only a stuck test reaches.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-/// Half a second, and eight times that: an end that gets no CPU for long has not failed. What is lost is sent again
-/// after a measured time, which is shorter.
+/// Half a second per attempt, so that an end that gets no CPU for a while has not failed. Lost packets are
+/// retransmitted earlier, after a measured round-trip time.
 const PATIENT: AckTimeout = AckTimeout::new(17);
 
-/// Some tests count what the whole process has: each holds this.
+/// Serialises the tests, because some count resources of the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many rings are mapped.
+/// Returns the number of mapped rings.
 fn mapped() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.matches("memfd:gdr-wire").count()
@@ -102,7 +102,7 @@ impl Side {
         posted.unwrap().unwrap();
     }
 
-    /// Posts a WRITE of no bytes, for which the other end has to do nothing.
+    /// Posts a zero-length WRITE, which needs no receive at the other end.
     fn write(&self) {
         let remote = Remote {
             rkey: Rkey(0),
@@ -134,7 +134,7 @@ impl Side {
         self.queue.wait(soon()).unwrap().unwrap()
     }
 
-    /// Passes one message to `to`.
+    /// Sends one message to `to` and waits for both completions.
     fn pass_to(&self, to: &Self) {
         to.post_receive();
         self.send();
@@ -188,7 +188,7 @@ fn packets_to_a_device_of_the_host_go_by_memory_if_both_ends_permit() {
             assert_eq!(memory, if by_memory { all } else { (0, 0) });
             assert!(all.0 > 0 && all.1 > 0);
         }
-        // Each message was acknowledged, so no packet is outstanding.
+        // Each message has been acknowledged, so no packet is outstanding.
         let [a, b] = [a, b].map(|side| side.device.counters());
         assert_eq!(a.packets_sent, b.packets_received);
         assert_eq!(a.bytes_sent, b.bytes_received);
@@ -201,7 +201,7 @@ fn a_thread_that_sleeps_is_woken_for_a_packet() {
     let _alone = alone();
     let [a, b] = connected(Wires::All, Wires::All);
     for _ in 0..3 {
-        // Far longer than any thread polls without a packet.
+        // Far longer than a thread polls without a packet.
         let nothing = b.queue.wait(Deadline::after(Duration::from_millis(20)));
         assert_eq!(nothing.unwrap(), None);
         b.post_receive();
@@ -225,7 +225,7 @@ fn a_thread_that_slept_before_the_ring_was_made_is_woken() {
     let _alone = alone();
     let [a, b] = [Side::new(Wires::All), Side::new(Wires::All)];
     b.connect(a.endpoint());
-    // The thread looks at its timers for a while after the last packet.
+    // The engine's thread checks its timers for a while after the last packet.
     let nothing = b.queue.wait(Deadline::after(Duration::from_millis(200)));
     assert_eq!(nothing.unwrap(), None);
     a.connect(b.endpoint());
@@ -237,7 +237,7 @@ fn a_thread_that_slept_before_the_ring_was_made_is_woken() {
 #[test]
 fn a_process_of_another_user_is_reached_by_udp() {
     let _alone = alone();
-    // SAFETY: no preconditions.
+    // SAFETY: has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
         return skip::skip("only root can start a process of another user");
     }
@@ -284,7 +284,7 @@ fn datagrams_follow_a_ring_once_there_is_one_and_bring_their_network_header() {
         let posted = from.0.post_sends(|queue| queue.push(&request));
         posted.unwrap().unwrap();
     };
-    // The first ones go by UDP, and find no receive.
+    // The first datagrams go over UDP and find no receive.
     wait_until(|| {
         send();
         a.device.progress();
@@ -297,7 +297,7 @@ fn datagrams_follow_a_ring_once_there_is_one_and_bring_their_network_header() {
         len: 48,
         iova: 0,
     };
-    // SAFETY: the bytes are never freed, and read when the completion is there.
+    // SAFETY: the bytes are never freed, and are read only after the completion.
     let region = unsafe { b.device.register(to.1, memory, Access::LOCAL_WRITE) }.unwrap();
     let segment = Segment {
         lkey: Lkey(region.key()),
@@ -318,7 +318,7 @@ fn datagrams_follow_a_ring_once_there_is_one_and_bring_their_network_header() {
     );
     // SAFETY: the memory is valid, and no request uses it any more.
     let bytes = unsafe { std::slice::from_raw_parts(at, 48) };
-    // The IPv4 header is in the last 20 bytes of the 40, and ends with source and destination.
+    // The IPv4 header is the last 20 of the GRH's 40 bytes, and ends with source and destination address.
     assert_eq!(bytes[32..], *b"\x7f\0\0\x01\x7f\0\0\x01datagram");
 }
 
@@ -340,7 +340,7 @@ fn a_device_that_closes_takes_its_memory_and_descriptors_with_it() {
         b.connect((a.device.address(), pair.qpn().get()));
         connect(&pair, b.endpoint(), AckTimeout::NEVER);
         assert!(mapped() > 0);
-        // The other end of the connection stays, and so does its process.
+        // Only this end is destroyed; the other end and its process remain.
         drop(b);
     };
     cycle();
@@ -352,17 +352,17 @@ fn a_device_that_closes_takes_its_memory_and_descriptors_with_it() {
     wait_until(|| mapped() == 0 && open() <= before);
 }
 
-/// Names the port at which the parent listens.
+/// The environment variable with the TCP port at which the parent listens.
 const PARENT: &str = "MEMORY_WIRE_PARENT";
 
-/// A process with a device and a connected queue pair; it is killed when this is dropped.
+/// A process with a device and a connected queue pair; dropping this kills it.
 struct Other {
     process: Child,
     stream: TcpStream,
 }
 
 impl Other {
-    /// Starts it as this user, or as the one with a number.
+    /// Starts the process, as this user or with the given user ID.
     fn start(user: Option<u32>) -> Self {
         let mut command = Command::new(env::current_exe().unwrap());
         if let Some(user) = user {
@@ -371,7 +371,7 @@ impl Other {
         Self::of(&mut command)
     }
 
-    /// Starts it; it writes its packets to a file.
+    /// Starts the process, which captures its packets to a file.
     fn capturing(path: &Path) -> Self {
         Self::of(Command::new(env::current_exe().unwrap()).env("GDR_PCAP", path))
     }
@@ -389,7 +389,7 @@ impl Other {
         Self { process, stream }
     }
 
-    /// Connects both sides; returns where the other one has memory.
+    /// Connects both sides; returns the address of the other one's memory.
     fn connect(&mut self, side: &Side) -> Remote {
         self.connect_with(side, PATIENT)
     }
@@ -407,17 +407,17 @@ impl Other {
         }
     }
 
-    /// Lets it go on after [`Other::stop`].
+    /// Resumes the process after [`Other::stop`].
     fn resume(&self) {
         let id = self.process.id().cast_signed();
-        // SAFETY: a child of this process that was not waited for.
+        // SAFETY: the process is a child that has not been waited for, so its ID is still valid.
         assert_eq!(unsafe { libc::kill(id, libc::SIGCONT) }, 0);
     }
 
-    /// Returns when no thread of it runs.
+    /// Stops the process; returns when none of its threads runs.
     fn stop(&self) {
         let id = self.process.id().cast_signed();
-        // SAFETY: a child of this process that was not waited for, and no place for its status.
+        // SAFETY: the process is a child that has not been waited for, so its ID is still valid; no status is written.
         let waited = unsafe {
             assert_eq!(libc::kill(id, libc::SIGSTOP), 0);
             libc::waitpid(id, std::ptr::null_mut(), libc::WUNTRACED)
@@ -443,7 +443,7 @@ fn receive(stream: &mut TcpStream) -> (SocketAddr, u32) {
     (address.parse().unwrap(), qpn.parse().unwrap())
 }
 
-/// Receives a line, and nothing of what follows.
+/// Reads one line and no byte beyond it.
 fn receive_line(stream: &mut TcpStream) -> String {
     let (mut line, mut byte) = (Vec::new(), [0]);
     loop {
@@ -455,7 +455,7 @@ fn receive_line(stream: &mut TcpStream) -> String {
     }
 }
 
-/// Makes a device, connects it as its parent says, and then polls until that ends.
+/// Opens a device, connects it as its parent requests, and polls until the parent closes the stream.
 #[test]
 #[ignore = "runs in a process of its own"]
 fn other_process() {
@@ -472,7 +472,7 @@ fn other_process() {
     loop {
         match stream.read(&mut [0]) {
             Ok(0) => return,
-            // The parent asks what the memory holds after all that it has sent.
+            // The parent asks for the largest byte in memory after all packets that it has sent.
             Ok(_) => {
                 while side.device.progress() {}
                 writeln!(stream, "{}", references::largest_byte(&buffer)).unwrap();
@@ -489,7 +489,7 @@ fn a_process_that_is_killed_ends_the_requests_to_it_and_leaves_nothing() {
     let _alone = alone();
     let mut other = Other::start(None);
     let side = Side::new(Wires::All);
-    // No timer ends the requests.
+    // With no time-out, only the end of the process can end the requests.
     other.connect_with(&side, AckTimeout::NEVER);
     side.send();
     assert_eq!(side.completion().status, WcStatus::Success);
@@ -497,7 +497,7 @@ fn a_process_that_is_killed_ends_the_requests_to_it_and_leaves_nothing() {
         side.device.counters().sent_by_memory,
         side.device.counters().packets_sent
     );
-    // Packets that it does not take: the ring holds them.
+    // The stopped process does not take these packets, so they stay in the ring.
     other.stop();
     (0..8).for_each(|_| side.send());
     drop(other);

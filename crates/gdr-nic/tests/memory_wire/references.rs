@@ -1,13 +1,13 @@
-//! Payloads that the receiver reads in the memory of the sender.
+//! Payloads that the receiver reads from the memory of the sender.
 
 use gdr_nic::{Buffer, Region};
 
 use super::*;
 
-/// More than a poll takes, and not a multiple of the path MTU.
+/// More than one poll takes, and not a multiple of the path MTU.
 const LEN: usize = (1 << 20) + 5;
 
-/// Registers zeroed memory; returns it and its place.
+/// Registers zeroed memory; returns it with its address and key.
 pub(super) fn zeros(side: &Side) -> ((Buffer, Region), Remote) {
     let buffer = Buffer::host(LEN).unwrap();
     let len = LEN as u64;
@@ -22,7 +22,7 @@ pub(super) fn zeros(side: &Side) -> ((Buffer, Region), Remote) {
     ((buffer, region), remote)
 }
 
-/// Like [`zeros`], with bytes that depend on their place and on `seed`.
+/// Like [`zeros`], with bytes that depend on their offset and on `seed`.
 pub(super) fn pattern(side: &Side, seed: u8) -> ((Buffer, Region), Remote) {
     let made = zeros(side);
     made.0.0.write_at(0, &bytes(seed)).unwrap();
@@ -43,7 +43,7 @@ pub(super) fn largest_byte(buffer: &Buffer) -> u8 {
     content(buffer).into_iter().max().unwrap_or_default()
 }
 
-/// All of a region.
+/// Returns a segment of the whole region.
 pub(super) fn all(region: &Region) -> Segment {
     Segment {
         lkey: Lkey(region.key()),
@@ -116,7 +116,7 @@ fn long_messages_are_read_in_the_memory_of_their_sender() {
     }
     assert_eq!(content(&target), bytes(3));
 
-    // Each stands for up to 64 packets. READs are requested in pieces, which grow; the last one may be for a short rest.
+    // Each packet stands for up to 64. READs are requested in growing pieces, and the last one may be short.
     let merged = (LEN as u64).div_ceil(64 * 4096);
     assert_eq!(a.device.counters().sent_by_reference, 2 * merged);
     let answered = b.device.counters().sent_by_reference;
@@ -129,7 +129,7 @@ fn long_messages_are_read_in_the_memory_of_their_sender() {
 
 #[test]
 fn what_follows_a_long_message_comes_later() {
-    /// Few packets, which the receiver finds together with the one that follows.
+    /// So few packets that the receiver finds them together with the following message.
     const SHORT: usize = 48 << 10;
     let _alone = alone();
     let [a, b] = connected(Wires::All, Wires::All);
@@ -160,7 +160,7 @@ fn what_follows_a_long_message_comes_later() {
     }
 }
 
-/// How a program gets memory back whose payload the other process has not read.
+/// How a program regains memory whose payload the other process has not read.
 #[derive(Clone, Copy, Debug)]
 enum Back {
     Deregistered,
@@ -198,7 +198,7 @@ fn get_back(how: Back) {
             assert_eq!(side.completion().status, WcStatus::WrFlushed);
         }
     }
-    // What the memory holds from here on is not the message any more.
+    // From here on, the memory no longer holds the message.
     buffer.write_at(0, &vec![0xee; LEN]).unwrap();
     other.resume();
     if let Back::Deregistered = how {

@@ -1,5 +1,4 @@
-//! Several processes with soft devices at one address and port. In a binary of its own, which also
-//! is the program of the other processes.
+//! Several processes with soft devices at one address and port. This binary is also the program of the other processes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,13 +29,13 @@ fn options() -> ConnectionOptions {
     ConnectionOptions::new(Mtu::B4096)
 }
 
-/// An address for one test.
+/// Returns the address of one test.
 fn address(n: u8) -> IpAddr {
     IpAddr::from([127, 0, 53, n])
 }
 
 fn shared(address: IpAddr) -> SoftOptions {
-    // A device takes a slot for each shard.
+    // A device takes one slot for each shard.
     SoftOptions::new(address)
         .port_use(PortUse::Shared)
         .shards(1)
@@ -94,7 +93,7 @@ fn processes_exit_join_and_are_killed_while_the_others_move_bytes() {
 
 #[test]
 fn a_device_that_takes_a_slot_accepts_no_packet_for_the_one_before() {
-    // By memory, a connection to a process that has ended sends nothing.
+    // Over shared memory, the connection would notice that the process has ended, and send nothing.
     let device = Device::soft_with(shared(address(2)).wires(Wires::Udp)).unwrap();
     let mut options = options();
     (options.timeout, options.retry_count) = (AckTimeout::new(10), RetryCount::new(2));
@@ -116,7 +115,7 @@ fn what_one_device_sends_at_once_reaches_two_processes() {
     let members = [Member::start(&device), Member::start(&device)];
     const ROUNDS: u64 = 200;
     for round in 0..ROUNDS {
-        // All have one length and one address; all but the first wait for a poll.
+        // All have one length and one destination; all but the first wait for a poll.
         for _ in 0..4 {
             for member in &members {
                 let write = SendRequest::write(WrId(round), member.target())
@@ -148,7 +147,7 @@ fn devices_of_one_process_share_a_port_with_numbers_of_their_own() {
     a.pair.post_send(write).unwrap();
     a.done();
     assert_eq!(conformance::bytes(&target), [7; 8]);
-    // More queue pairs do not leave the slot.
+    // Further queue pairs get numbers of the same slot, however many there are.
     let options = gdr_rdma::QueuePairOptions::new(&a.queue);
     let pairs: Vec<_> = (0..300)
         .map(|_| a.domain.queue_pair(&options).unwrap())
@@ -177,7 +176,7 @@ fn a_shared_port_and_an_exclusive_one_exclude_each_other() {
     hub(address(5));
 }
 
-/// Takes the name of a slot, or of the lock, as a process that does not answer.
+/// Binds the name of a slot, or of the lock, as a process that never answers.
 fn occupy(address: IpAddr, slot: impl Display) -> UnixListener {
     let address = SocketAddr::new(address, gdr_roce::wire::UDP_PORT);
     let name = format!("gdr-roce/{address}/{slot}");
@@ -202,12 +201,12 @@ fn a_name_without_sockets_behind_it_is_passed_over() {
     let silent = occupy(address(7), 0);
     let device = Side::on(hub(address(7)));
     assert_eq!(slot(device.pair.qpn()), 1);
-    // A second device finds the group after the silent name.
+    // A second device skips the silent name and joins the group.
     assert_eq!(slot(Side::on(hub(address(7))).pair.qpn()), 2);
     drop(silent);
 }
 
-/// Connects until no more connection waits to be accepted there.
+/// Connects to a name until its backlog is full.
 fn crowd(address: IpAddr, name: impl Display) -> Vec<OwnedFd> {
     let address = SocketAddr::new(address, gdr_roce::wire::UDP_PORT);
     let name = format!("gdr-roce/{address}/{name}");
@@ -265,7 +264,7 @@ fn a_stopped_member_is_passed_over_and_named_if_there_is_no_other() {
     let signal = |signal| rustix::process::kill_process(process, signal).unwrap();
     signal(Signal::STOP);
     wait_until(|| member.is_stopped());
-    // Another member has the first slot, and answers.
+    // Another member, which answers, has the first slot.
     drop(hub(address(13)));
     member.leave_for(hub(address(15)));
     drop(device);
@@ -290,7 +289,7 @@ fn a_group_whose_members_do_not_answer_is_left_alone() {
     hub(address(14));
 }
 
-/// Opens devices at the same time.
+/// Opens devices concurrently.
 fn open_at_once(address: IpAddr, devices: usize) -> Vec<Side> {
     let devices: Vec<_> = (0..devices)
         .map(|_| std::thread::spawn(move || Side::on(hub(address))))
@@ -298,7 +297,7 @@ fn open_at_once(address: IpAddr, devices: usize) -> Vec<Side> {
     devices.into_iter().map(|it| it.join().unwrap()).collect()
 }
 
-/// Fails unless the devices have the same sockets: each reaches the next.
+/// Fails unless the devices share their sockets, so that each reaches the next.
 fn assert_one_group(sides: &[Side]) {
     for pair in sides.windows(2) {
         let more = pair[1].another();

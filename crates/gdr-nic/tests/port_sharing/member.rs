@@ -1,7 +1,7 @@
 //! Another process with a device at the same address and port.
 //!
-//! It is this test binary, started with only the test [`another_process`]. It obeys lines on its
-//! standard input and answers with lines that begin with [`ANSWER`].
+//!  The process is this test binary, started with only the test [`another_process`]. It reads commands from standard
+//! input, one a line, and answers with lines that start with [`ANSWER`].
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Lines};
@@ -20,20 +20,20 @@ use conformance::{Side, wait_until};
 
 use crate::{options, shared};
 
-/// The address, in the environment of the other process.
+/// The environment variable that passes the address to the other process.
 const VARIABLE: &str = "GDR_TEST_SHARED_ADDRESS";
-/// The beginning of its answers, among the lines of the test harness.
+/// The prefix of its answers, which distinguishes them from the lines of the test harness.
 const ANSWER: &str = "member: ";
 
-/// The slot of a queue pair number.
+/// Returns the slot that a queue pair number belongs to.
 pub(crate) fn slot(qpn: Qpn) -> u32 {
     qpn.get() >> 18
 }
 
-/// What another process reports when it ends.
+/// What another process reports when it stops.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// How many of its writes completed.
+    /// The number of its completed WRITEs.
     pub(crate) writes: u64,
     pub(crate) unknown_queue_pair: u64,
     pub(crate) sequence_naks: u64,
@@ -41,11 +41,11 @@ pub(crate) struct Report {
     pub(crate) first_word: u64,
 }
 
-/// Another process, connected with a queue pair of this one.
+/// Another process, whose queue pair is connected with one of this process.
 pub(crate) struct Member {
-    /// This process's end.
+    /// The end of the connection in this process.
     pub(crate) side: Side,
-    /// Where it writes.
+    /// The memory that the other process writes.
     memory: MemoryRegion,
     child: Child,
     input: Option<ChildStdin>,
@@ -59,7 +59,7 @@ impl Member {
         Self::start_with(device, &options())
     }
 
-    /// Starts it at the address of `device` and connects both.
+    /// Starts the process at the address of `device` and connects both.
     pub(crate) fn start_with(device: &Device, options: &ConnectionOptions) -> Self {
         let side = Side::on(device.clone());
         let memory = side.memory(8);
@@ -91,12 +91,11 @@ impl Member {
         member
     }
 
-    /// The process.
     pub(crate) fn process(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// Whether it is stopped.
+    /// Returns whether the process is stopped.
     pub(crate) fn is_stopped(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let state = stat
@@ -105,18 +104,18 @@ impl Member {
         state.unwrap()
     }
 
-    /// Leaves the port to it: this process's end moves to another device.
+    /// Moves this process's end to another device, so that only the other process uses the port.
     pub(crate) fn leave_for(&mut self, device: Device) {
         self.side = Side::on(device);
         self.memory = self.side.memory(8);
     }
 
-    /// The number of its queue pair.
+    /// Returns the number of its queue pair.
     pub(crate) fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// Its memory.
+    /// Returns the address of its memory.
     pub(crate) fn target(&self) -> Remote {
         self.target
     }
@@ -129,19 +128,19 @@ impl Member {
     fn answer(&mut self) -> String {
         loop {
             let line = self.output.next().expect("an answer").unwrap();
-            // The harness writes its own line without an end before.
+            // The test harness writes a line of its own in front, without a line end.
             if let Some((_, answer)) = line.split_once(ANSWER) {
                 return answer.to_owned();
             }
         }
     }
 
-    /// Lets it write a rising number until it stops.
+    /// Starts writing a rising number, until [`Member::stop`].
     pub(crate) fn write_on(&mut self) {
         self.order("write");
     }
 
-    /// Waits until it has written more.
+    /// Waits until the process has written more.
     pub(crate) fn wait_for_more(&self) {
         let number = || self.memory.buffer().load_u64(0).unwrap();
         let before = number();
@@ -153,7 +152,7 @@ impl Member {
         self.child.wait().unwrap();
     }
 
-    /// Lets it end, and waits until it did.
+    /// Stops the process; returns its report.
     pub(crate) fn stop(mut self) -> Report {
         self.order("stop");
         let answer = self.answer();
@@ -173,7 +172,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // Only if a test failed. An error means that it has ended.
+        // The process still runs only if a test failed. An error means that it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -184,7 +183,7 @@ fn line(endpoint: &Endpoint, memory: Remote) -> String {
     format!("{qpn} {psn} {} {}", memory.addr, memory.rkey.0)
 }
 
-/// The endpoint and memory of a line; the rest is as in `near`, whose device has the same address.
+/// Parses the endpoint and memory of a line; the other fields are as in `near`, whose device has the same address.
 fn parse(near: &Endpoint, line: &str) -> (Endpoint, Remote) {
     let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
     let endpoint = Endpoint {
@@ -199,7 +198,7 @@ fn parse(near: &Endpoint, line: &str) -> (Endpoint, Remote) {
     (endpoint, memory)
 }
 
-/// Does nothing unless it is started by [`Member::start`].
+/// Runs as the other process if [`Member::start`] started it; otherwise does nothing.
 #[test]
 fn another_process() {
     let Some(address) = env::var_os(VARIABLE) else {
@@ -239,7 +238,7 @@ fn another_process() {
     );
 }
 
-/// Writes a rising number; returns how often.
+/// Writes a rising number until `stopped`; returns how many WRITEs completed.
 fn write_until(side: &Side, target: Remote, stopped: &AtomicBool) -> u64 {
     let mut number = 0_u64;
     while !stopped.load(Ordering::Relaxed) {
