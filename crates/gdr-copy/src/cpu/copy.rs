@@ -1,4 +1,4 @@
-//! Storing and loading any range, whatever the CPU feature level: which accesses, in which order.
+//! Stores and loads of any range, for every CPU feature level: which accesses are made, and in which order.
 
 use core::mem::MaybeUninit;
 
@@ -19,8 +19,8 @@ impl LineBuffer {
     }
 }
 
-/// Stores exactly `len` bytes, in ascending order, each once: whole lines by whole-line stores, the
-/// rest by the fewest naturally aligned powers of two.
+/// Stores exactly `len` bytes, in ascending order, each once: whole lines by whole-line stores, the rest by as few
+/// naturally aligned powers of two as possible.
 ///
 /// # Safety
 /// The CPU has `A`'s features; the window is mapped and `host` valid for `len` bytes; they do not
@@ -30,10 +30,10 @@ pub(crate) unsafe fn store<A: Access>(mut window: *mut u8, mut host: *const u8, 
     let split = StoreSplit::of(window.addr(), len);
     macro_rules! step {
         ($store:expr, $size:expr, $left:ident) => {{
-            // SAFETY: at least `$size` bytes are left on both sides, and the window is aligned to
-            // `$size`: in the head because every smaller step that its address asks for is done,
-            // in the tail because it starts at a line and only larger steps come before; in a head
-            // that ends before the line does because a step that does not fit ends the ascending steps.
+            // SAFETY: at least `$size` bytes are left on both sides, and the window is aligned to `$size`: in the head
+            // because every smaller step that its address needs is done; in the tail because it starts at a line and
+            // only larger steps come before; in a head that ends before the line does because a step that does not fit
+            // ends the ascending steps.
             unsafe {
                 $store(window, host);
                 window = window.add($size);
@@ -64,7 +64,7 @@ pub(crate) unsafe fn store<A: Access>(mut window: *mut u8, mut host: *const u8, 
             step!(A::store_32, 32, left);
         }
     }
-    // A head that ends inside its line goes down like a tail; then there is no tail.
+    // A head that ends inside its line descends like a tail, and there is then no tail.
     let mut lines = split.lines;
     while lines != 0 {
         // SAFETY: a whole line is left on both sides and the window is at a line boundary.
@@ -100,21 +100,21 @@ pub(crate) unsafe fn store<A: Access>(mut window: *mut u8, mut host: *const u8, 
     A::finish();
 }
 
-/// Loads `len` bytes, reading each line that they touch once and inside one line only the smallest
-/// aligned block that holds them.
+/// Loads `len` bytes. Reads each line of the range once, and within a single line only the smallest aligned block that
+/// contains the range.
 ///
 /// # Safety
-/// The CPU has `A`'s features; the lines that hold the range are mapped; `host` is valid for `len`
-/// bytes; they do not overlap.
+/// The CPU has `A`'s features; the lines that contain the range are mapped; `host` is valid for `len` bytes; they do
+/// not overlap.
 #[inline(always)]
 pub(crate) unsafe fn load<A: Access>(host: *mut u8, window: *const u8, len: usize) {
     if len == 0 {
         return;
     }
     match enclosing_block(window.addr(), len) {
-        // SAFETY: the caller's promise, and the block that holds the range was just computed.
+        // SAFETY: the caller's promise; the block that contains the range was just computed.
         Some(block) => unsafe { load_block::<A>(host, window, len, block) },
-        // SAFETY: the caller's promise, and a range in no single line touches at least two.
+        // SAFETY: the caller's promise; a range that is not in a single line touches at least two.
         None => unsafe { load_span::<A>(host, window, len) },
     }
 }
@@ -122,20 +122,20 @@ pub(crate) unsafe fn load<A: Access>(host: *mut u8, window: *const u8, len: usiz
 /// Loads a range that lies in one aligned block of 16, 32 or 64 bytes: one access.
 ///
 /// # Safety
-/// As for [`load`]; `block` is what [`enclosing_block`] says of the range.
+/// Same as [`load`]; `block` is the result of [`enclosing_block`] for the range.
 #[inline(always)]
 unsafe fn load_block<A: Access>(host: *mut u8, window: *const u8, len: usize, block: usize) {
     let skip = window.addr() % block;
     let start = window.wrapping_sub(skip);
     let mut whole = LineBuffer::new();
-    // Where a part of the block is wanted, the rest must not reach the memory after `host`.
+    // If only a part of the block is wanted, the rest must not overwrite the memory after `host`.
     let to = if len == block {
         host
     } else {
         whole.as_mut_ptr()
     };
-    // SAFETY: the block is aligned to its size and inside one mapped line; `to` holds at least
-    // `block` bytes, being the host range itself only when that is the whole block.
+    // SAFETY: the block is aligned to its size and inside one mapped line; `to` holds at least `block` bytes, because
+    // it is the host range itself only if that is the whole block.
     unsafe {
         match block {
             16 => A::load_16(to, start),
@@ -164,11 +164,11 @@ unsafe fn load_block<A: Access>(host: *mut u8, window: *const u8, len: usize, bl
     }
 }
 
-/// Loads a range that touches several lines: groups of whole-line loads, the first and the last
-/// line through a buffer when only a part of them is wanted.
+/// Loads a range that touches several lines by groups of whole-line loads. The first and the last line go through a
+/// buffer if only a part of them is wanted.
 ///
 /// # Safety
-/// As for [`load`]; the range touches at least two lines.
+/// Same as [`load`]; the range touches at least two lines.
 #[inline(always)]
 unsafe fn load_span<A: Access>(host: *mut u8, window: *const u8, len: usize) {
     let span = LoadSpan::of(window.addr(), len);
@@ -182,14 +182,14 @@ unsafe fn load_span<A: Access>(host: *mut u8, window: *const u8, len: usize) {
         first_line.as_mut_ptr()
     };
     let mut left = span.lines;
-    // As long as more lines are left than one group has, so that the last line is always in the
-    // group below, with its own place.
+    // Runs while more lines are left than fit in one group, so that the last line, which has its own address, is always
+    // in the group below.
     while left > A::LINES_IN_FLIGHT {
         let lines = A::LINES_IN_FLIGHT;
         let last = to.wrapping_add((lines - 1) * LINE);
-        // SAFETY: these lines hold bytes of the range, hence are mapped. All but the first of the
-        // span are wanted whole, so their places are inside the host range; the first's place is
-        // inside it or is the buffer.
+        // SAFETY: these lines contain bytes of the range, so they are mapped. All lines of the span except the first
+        // are wanted whole, so their destinations are inside the host range; the first line's destination is inside it
+        // or is the buffer.
         unsafe {
             A::load_lines(
                 lines,
@@ -210,7 +210,7 @@ unsafe fn load_span<A: Access>(host: *mut u8, window: *const u8, len: usize) {
         0 => to.wrapping_add((left - 1) * LINE),
         _ => last_line.as_mut_ptr(),
     };
-    // SAFETY: as above; the last line's place is inside the host range or is the other buffer.
+    // SAFETY: as above; the last line's destination is inside the host range or is the other buffer.
     unsafe {
         A::load_lines(
             left,
@@ -235,8 +235,7 @@ unsafe fn load_span<A: Access>(host: *mut u8, window: *const u8, len: usize) {
         }
     }
     if span.tail != 0 {
-        // SAFETY: the whole line was loaded into the buffer; the tail is less than it and ends the
-        // host range.
+        // SAFETY: the whole line was loaded into the buffer; the tail is shorter than a line and ends the host range.
         unsafe {
             let end = host.add(len - span.tail);
             last_line
@@ -252,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    /// Copies like a real feature level and writes down every window access.
+    /// Copies like a real feature level and records every window access.
     struct Recorder;
 
     thread_local! {
@@ -324,7 +323,7 @@ mod tests {
         Memory(std::array::from_fn(|at| (at * 7 + at / 64) as u8))
     }
 
-    /// Returns the fewest naturally aligned powers of two up to a line that cover a range.
+    /// Returns the smallest number of naturally aligned powers of two, up to a line, that cover a range.
     fn fewest_accesses(mut addr: usize, mut len: usize) -> usize {
         let mut count = 0;
         while len > 0 {

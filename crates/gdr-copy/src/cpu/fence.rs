@@ -1,8 +1,7 @@
-//! Ordering window accesses against everything else.
+//! Orders window accesses relative to all other accesses.
 //!
-//! Write-combined memory is weakly ordered: stores wait in combining buffers and may leave them in
-//! any order, loads may pass one another. These fences are the only order there is; the copy calls
-//! of [`cpu`](super) contain the right ones already.
+//! Write-combined memory is weakly ordered: stores wait in combining buffers and may leave them in any order, and loads
+//! may be reordered. Only these fences order them; the copy functions of [`cpu`](super) already contain the right ones.
 //!
 //! | function | x86-64 | aarch64 | elsewhere |
 //! |---|---|---|---|
@@ -11,12 +10,12 @@
 //! | [`fresh_load_fence`] | `mfence` | `dmb ld` | the same |
 //! | [`full_fence`] | `mfence` | `dsb sy` | the same |
 //!
-//! All of them also keep the compiler from moving memory accesses across.
+//! All of them also prevent the compiler from moving memory accesses across them.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use core::arch::asm;
 
-/// The barrier instruction of that name. Tests read which ones were executed.
+/// Executes the barrier instruction with this name. Tests read which ones were executed.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! barrier {
     ($instruction:literal) => {{
@@ -26,19 +25,19 @@ macro_rules! barrier {
     }};
 }
 
-/// The barrier of the language, on other CPUs.
+/// Executes the language's barrier, on other CPUs.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn barrier() {
     super::trace::step!("fence");
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
 }
 
-/// Window stores before it become visible before any store after it.
+/// Makes earlier window stores visible before any later store.
 ///
-/// On x86-64 `sfence` also empties the write-combining buffers, so that the stores are in flight
-/// to the GPU when the next store leaves the CPU (Intel SDM volume 3, "Buffering of Write Combining
-/// Memory Locations"). It says nothing about loads. On aarch64 `dsb st` waits until earlier stores
-/// to Normal non-cacheable and Device memory are complete; a `dmb` would order them only.
+/// On x86-64, `sfence` also empties the write-combining buffers, so that the stores are in flight to the GPU when the
+/// next store leaves the CPU (Intel SDM volume 3, "Buffering of Write Combining Memory Locations"). It does not order
+/// loads. On aarch64, `dsb st` waits until earlier stores to Normal non-cacheable and Device memory are complete; a
+/// `dmb` would only order them.
 #[inline(always)]
 pub fn store_fence() {
     #[cfg(target_arch = "x86_64")]
@@ -49,10 +48,10 @@ pub fn store_fence() {
     barrier();
 }
 
-/// Loads after it are performed after the loads before it.
+/// Performs later loads after earlier loads.
 ///
-/// Enough before *plain* loads from the window: the CPU may run those early (write-combined memory
-/// allows speculative reads), but never answers them from a buffer of older data.
+/// This suffices before *plain* loads from the window: the CPU may execute those early (write-combined memory allows
+/// speculative reads), but never returns older data from a buffer.
 #[inline(always)]
 pub fn load_fence() {
     #[cfg(target_arch = "x86_64")]
@@ -63,15 +62,14 @@ pub fn load_fence() {
     barrier();
 }
 
-/// Window loads after it, streaming ones too, return data no older than this call.
+/// Makes later window loads, including streaming ones, return data no older than this call.
 ///
-/// A streaming load (`movntdqa`) of write-combined memory fetches the whole line into a buffer, and
-/// a later streaming load may be answered from it without asking the bus. Intel SDM volume 1,
-/// 12.10.3 "Streaming Load Hint Instruction": these buffers "are not required to be snooped by
-/// operations from other agents"; the page of `MOVNTDQA` in volume 2 asks for `mfence` where such
-/// reads have to be synchronized with writes by other agents, and names no weaker fence. Without
-/// one, repeated loads of a line from a GPU were seen to take 0.15 us, less than any PCIe round
-/// trip: they had not left the CPU.
+/// A streaming load (`movntdqa`) of write-combined memory fetches the whole line into a buffer, and the CPU may serve a
+/// later streaming load from that buffer, without a bus transaction. Intel SDM volume 1, 12.10.3 "Streaming Load Hint
+/// Instruction": these buffers "are not required to be snooped by operations from other agents". The page of `MOVNTDQA`
+/// in volume 2 requires `mfence` if such reads have to be synchronized with writes by other agents, and mentions no
+/// weaker fence. Without one, repeated loads of a line from a GPU were measured to take 0.15 us, less than any PCIe
+/// round trip: they had not left the CPU.
 #[inline(always)]
 pub fn fresh_load_fence() {
     #[cfg(target_arch = "x86_64")]
@@ -80,10 +78,10 @@ pub fn fresh_load_fence() {
     load_fence();
 }
 
-/// Every access before it is performed before any access after it, loads and stores alike.
+/// Performs every earlier access before any later access, loads and stores alike.
 ///
-/// For a caller that mixes kinds of mapping of the same memory, or must not read before its own
-/// earlier stores have left.
+/// For a caller that mixes kinds of mapping of the same memory, or must not read before its own earlier stores have
+/// left the CPU.
 #[inline(always)]
 pub fn full_fence() {
     #[cfg(target_arch = "x86_64")]

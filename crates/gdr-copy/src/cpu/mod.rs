@@ -1,35 +1,34 @@
 //! Copies between host memory and a window: GPU memory mapped into this process through PCIe BAR1
 //! or a coherent link.
 //!
-//! A window is not ordinary memory. Usually it is write-combined: stores gather in buffers of one
-//! 64-byte line and leave as PCIe writes, loads each wait for a PCIe read, about a microsecond. So
-//! the routines here store whole lines in address order, each byte exactly once, and load every
-//! line once with as many in flight as registers allow.
+//! A window is not ordinary memory. Usually it is write-combined: stores gather in buffers of one 64-byte line and
+//! leave as PCIe writes, and each load waits for a PCIe read, about a microsecond. The routines here therefore store
+//! whole lines in address order, each byte exactly once, and load every line once, with as many loads in flight as
+//! registers allow.
 //!
-//! [`copy_to`] and [`copy_from`] are complete operations. [`Routine`] has the bare movements
-//! without fences, for callers that do several and fence once ([`fence`]).
+//! [`copy_to`] and [`copy_from`] are complete operations. [`Routine`] has the copies without fences, for callers that
+//! do several copies and use one fence ([`fence`]).
 //!
-//! # What a call touches
+//! # Accessed memory
 //!
 //! | | host memory | window |
 //! |---|---|---|
 //! | [`copy_to`] | reads exactly the range | writes exactly the range, every byte once, ascending |
 //! | [`copy_from`] | writes exactly the range | may read the rest of the 64-byte lines that hold the range; only the range if [`Caching::Device`] |
 //!
-//! A range that lies in one line costs one load, whatever its alignment; a store takes the fewest
-//! naturally aligned powers of two up to 64 (masked routines: one for each line).
+//! A range that lies in one line takes one load, whatever its alignment; a store takes as few naturally aligned powers
+//! of two up to 64 as possible (masked routines: one store for each line).
 //!
 //! # Tearing
 //!
-//! A range that is one naturally aligned word of 1, 2, 4 or 8 bytes is moved by exactly one
-//! instruction of that width, in both directions and for every [`Caching`]: no other observer ever
-//! sees a part of it. Pass flags, sequence numbers and doorbells so. Larger pieces
-//! may be seen in parts, except whole lines stored by the `movdir64b` routines and by `ls64`, which
-//! arrive in one piece (as does a line loaded by `ls64`).
+//! A range that is one naturally aligned word of 1, 2, 4 or 8 bytes is copied by exactly one instruction of that width,
+//! in both directions and for every [`Caching`]: no other observer ever sees a part of it. Flags, sequence numbers and
+//! doorbells should be such words. Larger pieces may be seen in parts, except whole lines stored by the `movdir64b`
+//! routines and by `ls64`, which arrive in one piece (as does a line loaded by `ls64`).
 //!
 //! # Order
 //!
-//! Inside one call: none. The parts of a write-combined range may become visible in any order.
+//! Within one call, there is none: the parts of a write-combined range may become visible in any order.
 //!
 //! Between calls on one thread:
 //!
@@ -41,10 +40,10 @@
 //! | [`copy_to`] | [`copy_from`] of the same bytes | the CPU: a thread sees its own stores |
 //! | [`copy_to`] | [`copy_from`] of other bytes | only [`full_fence`](fence::full_fence) between them |
 //!
-//! This holds for every [`Caching`]. On a coherent link (aarch64) the CPU orders neither loads nor
-//! stores by itself either, so the fences are needed there as well.
+//! This holds for every [`Caching`]. On a coherent link (aarch64), the CPU by itself orders neither loads nor stores,
+//! so the fences are needed there as well.
 //!
-//! # What others see
+//! # Visibility
 //!
 //! - *A kernel launched afterwards* sees everything that [`copy_to`] calls before the launch stored.
 //! - *A kernel already running* sees it at some later time if it reads past its own caches
@@ -52,17 +51,17 @@
 //!   the calls: data first, then a flag in a call of its own. PCIe keeps posted writes in order.
 //! - *This CPU* through another mapping of the same memory: after a [`full_fence`](fence::full_fence)
 //!   if the mappings differ in caching.
-//! - [`copy_from`] returns data no older than the call. What a running kernel wrote is there once it
-//!   is visible at system scope (`__threadfence_system`, or the kernel has ended and was waited for).
-//!   A reader that first polls a flag and then reads the data gets the data that belongs to it.
-//! - A copy races with everything else that touches the same bytes; it may then mix old and new, but
-//!   is not undefined behaviour: the window is reached by volatile accesses and assembly only.
+//! - [`copy_from`] returns data no older than the call. The stores of a running kernel are included once they are
+//!   visible at system scope (`__threadfence_system`, or the kernel has ended and was waited for). A reader that first
+//!   polls a flag and then reads the data gets the data that belongs to it.
+//! - A copy races with all other accesses to the same bytes. It may then mix old and new bytes, but this is not
+//!   undefined behaviour: the window is accessed only by volatile accesses and assembly.
 //!
-//! # Safety, and how it is kept
+//! # Safety
 //!
-//! No `&[u8]` of a window ever exists here. Words are volatile accesses and vectors are assembly, so
-//! each access in the source is one access of the machine: not merged, split, repeated or left out.
-//! That goes for cached windows, too: the GPU writes to them while they are copied.
+//! No `&[u8]` of a window ever exists here. Words are volatile accesses and vectors are assembly, so each access in the
+//! source is one access of the machine: not merged, split, repeated or omitted. This applies to cached windows, too:
+//! the GPU writes to them while they are copied.
 
 mod copy;
 pub mod fence;
@@ -81,16 +80,15 @@ mod x86;
 pub(crate) use routine::FOR_UNCACHED_ONLY;
 pub use routine::{ChoiceReason, Routine, RoutineChoice, choice};
 
-/// How a window is mapped, hence what may be done to it.
+/// How a window is mapped, which determines the permitted accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Caching {
-    /// Write-combined (x86-64) or Normal non-cacheable (aarch64): weakly ordered, any access size,
-    /// bytes round a range may be read.
+    /// Write-combined (x86-64) or Normal non-cacheable (aarch64): weakly ordered, with accesses of any size; adjacent
+    /// bytes may be read.
     WriteCombined,
-    /// Ordinary coherent memory, such as a GPU on a coherent link or host memory in its place.
+    /// Ordinary coherent memory, such as a GPU on a coherent link, or host memory that replaces it.
     Cached,
-    /// Device memory (aarch64): naturally aligned words only, and nothing may be read that was not
-    /// asked for.
+    /// Device memory (aarch64): only naturally aligned words, and only the requested bytes may be read.
     Device,
 }
 
@@ -115,11 +113,11 @@ impl core::fmt::Display for Caching {
 /// store of this thread (see the [module page](self)).
 ///
 /// # Safety
-/// - `window` is valid for writing `len` bytes, is mapped as `caching` says and stays mapped; the
-///   window consists of whole 64-byte lines; no reference into the range exists.
-/// - If [`routine.needs_uncached_mapping()`](Routine::needs_uncached_mapping), a window that is called
-///   write-combined is so: ordinary memory in its place will not do.
-/// - `host` is valid for reading `len` bytes, any alignment.
+/// - `window` is valid for writing `len` bytes, is mapped with `caching` and stays mapped; the window consists of whole
+///   64-byte lines; no reference into the range exists.
+/// - If [`routine.needs_uncached_mapping()`](Routine::needs_uncached_mapping), a window with [`Caching::WriteCombined`]
+///   is really write-combined, and not ordinary memory in its place.
+/// - `host` is valid for reading `len` bytes, at any alignment.
 /// - The two do not overlap.
 #[inline]
 pub unsafe fn copy_to(
@@ -134,9 +132,8 @@ pub unsafe fn copy_to(
     fence::store_fence();
 }
 
-/// Like [`copy_to`] without the final fence: for batches that end with one
-/// [`store_fence`](fence::store_fence). Until then the bytes may linger in the CPU's
-/// write-combining buffers, and later stores may pass them.
+/// Like [`copy_to`] without the final fence, for batches that end with one [`store_fence`](fence::store_fence). Until
+/// then the bytes may stay in the CPU's write-combining buffers, and later stores may pass them.
 ///
 /// # Safety
 /// Same as [`copy_to`].
@@ -149,8 +146,8 @@ pub unsafe fn copy_to_unfenced(
     len: usize,
 ) {
     trace::step!(trace::STORE);
-    // SAFETY: the caller's promise covers each of these. `routine` may need an uncached window: it
-    // is used only where the caller says that the window is write-combined.
+    // SAFETY: the caller's promise covers each of these. `routine` may need an uncached window: it is used only if the
+    // caller declares the window write-combined.
     unsafe {
         match caching {
             Caching::WriteCombined => routine.store(window, host, len),
@@ -160,9 +157,9 @@ pub unsafe fn copy_to_unfenced(
     }
 }
 
-/// Like [`copy_to`] for few bytes, without a call: a caller that makes none either has no registers to save
-/// and restore, which takes as long as the copy. Bytes by general registers, 16 by the vector
-/// register that every x86-64 has, whichever routine is in use.
+/// Like [`copy_to`] for few bytes, without a function call: a caller that makes no other calls then has no registers to
+/// save and restore, which takes as long as the copy. Copies bytes by general registers, and 16 bytes by a vector
+/// register that every x86-64 CPU has, whichever routine is in use.
 ///
 /// # Safety
 /// Same as [`copy_to`]; and `len` is less than 16, or it is 16, the window is write-combined, `window` is a
@@ -170,9 +167,9 @@ pub unsafe fn copy_to_unfenced(
 #[inline(always)]
 pub unsafe fn copy_few_to(window: *mut u8, host: *const u8, len: usize) {
     trace::step!(trace::STORE);
-    // SAFETY: the caller's promise, and what each condition says.
+    // SAFETY: the caller's promise, and the condition of each branch.
     unsafe {
-        // A word goes by one store of its width, so that no observer sees a part of it.
+        // A word is stored by one store of its width, so that no observer sees a part of it.
         if scalar::is_word(window.addr(), len) {
             scalar::store_one(window, host, len);
         } else if cfg!(target_arch = "x86_64") && len == 16 {
@@ -185,14 +182,14 @@ pub unsafe fn copy_few_to(window: *mut u8, host: *const u8, len: usize) {
     fence::store_fence();
 }
 
-/// Copies `len` bytes from a window into host memory: data no older than the call, loaded after
-/// every earlier load of this thread (see the [module page](self)).
+/// Copies `len` bytes from a window into host memory. The data is no older than the call, and is loaded after every
+/// earlier load of this thread (see the [module page](self)).
 ///
 /// # Safety
-/// - The 64-byte lines that hold the `len` bytes at `window` are mapped as `caching` says and stay
-///   mapped; no `&mut` into them exists.
+/// - The 64-byte lines that contain the `len` bytes at `window` are mapped with `caching` and stay mapped; no `&mut`
+///   into them exists.
 /// - `routine` as for [`copy_to`].
-/// - `host` is valid for writing `len` bytes, any alignment.
+/// - `host` is valid for writing `len` bytes, at any alignment.
 /// - The two do not overlap.
 #[inline]
 pub unsafe fn copy_from(
@@ -202,7 +199,7 @@ pub unsafe fn copy_from(
     window: *const u8,
     len: usize,
 ) {
-    // The stronger fence costs more, so only loads that a buffer may answer have it.
+    // The stronger fence costs more, so it is used only for loads that a buffer may serve.
     if caching == Caching::WriteCombined && routine.may_load_stale(window, len) {
         fence::fresh_load_fence();
     } else {
@@ -212,9 +209,8 @@ pub unsafe fn copy_from(
     unsafe { copy_from_unfenced(routine, caching, host, window, len) };
 }
 
-/// Like [`copy_from`] without the fence before it, so that several such reads overlap. The data is
-/// no older than the last [`fresh_load_fence`](fence::fresh_load_fence) of this thread, and two
-/// such reads are in no order.
+/// Like [`copy_from`] without the initial fence, so that several such reads overlap. The data is no older than the last
+/// [`fresh_load_fence`](fence::fresh_load_fence) of this thread, and such reads are not ordered among each other.
 ///
 /// # Safety
 /// Same as [`copy_from`].
@@ -269,7 +265,7 @@ mod tests {
                     let [store, load] = steps(routine, caching, len);
                     let what = format!("{len} B by {} ({caching})", routine.name());
                     assert_eq!(store, [STORE, barrier::STORE], "{what}");
-                    // Words are loaded plainly, and so is everything but write-combined memory.
+                    // Words are loaded by plain loads, and so is all memory that is not write-combined.
                     let streams =
                         routine.has_streaming_loads() && caching == Caching::WriteCombined;
                     let fence = match streams && len > 8 {

@@ -10,23 +10,23 @@ use super::scalar;
 #[cfg(target_arch = "x86_64")]
 use super::x86::ROUTINES as NATIVE;
 
-/// No vector routine on this architecture.
+/// No vector routine exists for this architecture.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 static NATIVE: [Routine; 0] = [];
 
 /// The environment variable that names the routine to use.
 const VARIABLE: &str = "GDR_COPY";
 
-/// Values of the variable that name no routine: whether the C library uses the CPU only.
+/// Values of the variable that are not names of routines: they select whether the C library uses only the CPU.
 const MODES: [&str; 2] = ["cpu", "auto"];
 
-/// Moves a range; the arguments are destination, source, bytes.
+/// Copies a range; the arguments are destination, source and length.
 type Move = unsafe fn(*mut u8, *const u8, usize);
 
 /// How a routine loads from the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loads {
-    /// By instructions that always ask the bus in write-combined memory.
+    /// By instructions that always cause a bus transaction in write-combined memory.
     Plain,
     /// By instructions that may be answered from a buffer of an earlier line fetch
     /// ([`fresh_load_fence`](super::fence::fresh_load_fence)).
@@ -34,18 +34,18 @@ pub(super) enum Loads {
     Streaming,
 }
 
-/// Which memory a routine may be used on.
+/// The memory that a routine may be used on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MappingRequirement {
     /// Any.
     Any,
-    /// Only non-cacheable memory; others fault.
+    /// Only non-cacheable memory; the routine faults on other memory.
     #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code))]
     // Only aarch64 has such a routine.
     Uncached,
 }
 
-/// What a [`Routine`] is made of.
+/// The parts of a [`Routine`].
 pub(super) struct Parts {
     pub(super) name: &'static str,
     pub(super) store: Move,
@@ -55,10 +55,10 @@ pub(super) struct Parts {
     pub(super) detect: fn() -> bool,
 }
 
-/// One complete set of store and load code for one CPU feature level.
+/// The store and load code for one CPU feature level.
 ///
-/// A `&'static Routine` exists only for a level that this CPU has: from [`Routine::best`],
-/// [`Routine::supported`] or [`Routine::by_name`].
+/// A `&'static Routine` exists only for a level that this CPU supports: from [`Routine::best`], [`Routine::supported`]
+/// or [`Routine::by_name`].
 pub struct Routine(pub(super) Parts);
 
 impl Routine {
@@ -66,9 +66,8 @@ impl Routine {
         Self(parts)
     }
 
-    /// Returns the routine to use unless a caller has measured better: the fastest supported one, or the one that the
-    /// environment variable `GDR_COPY` names. Decided at the first call, an atomic load afterwards; [`choice`] says
-    /// why.
+    /// Returns the default routine: the fastest supported one, or the one that the environment variable `GDR_COPY`
+    /// names. Decides at the first call; later calls are an atomic load. [`choice`] returns the reason.
     #[inline]
     pub fn best() -> &'static Self {
         choice().routine
@@ -80,7 +79,7 @@ impl Routine {
         SUPPORTED.get_or_init(|| all().filter(|routine| (routine.0.detect)()).collect())
     }
 
-    /// Returns the supported routine of that name, if there is one.
+    /// Returns the supported routine with this name, if there is one.
     pub fn by_name(name: &str) -> Option<&'static Self> {
         Self::supported()
             .iter()
@@ -88,8 +87,9 @@ impl Routine {
             .find(|routine| routine.name() == name)
     }
 
-    /// Returns the routine for cached windows: accesses that are neither streaming nor non-temporal, which would go
-    /// past the cache. Assembly or volatile, as all of them are, for the GPU writes to the window while it is copied.
+    /// Returns the routine for cached windows. Its accesses are neither streaming nor non-temporal, because those
+    /// bypass the cache. Like all routines, it uses assembly or volatile accesses, because the GPU writes to the window
+    /// while it is copied.
     #[inline]
     pub(super) fn for_cached() -> &'static Self {
         #[cfg(target_arch = "aarch64")]
@@ -98,24 +98,24 @@ impl Routine {
         return &PORTABLE;
     }
 
-    /// Returns its name, as `GDR_COPY` takes it.
+    /// Returns the name, as accepted in `GDR_COPY`.
     pub const fn name(&self) -> &'static str {
         self.0.name
     }
 
-    /// Returns whether it loads by instructions that may be answered from a buffer, so that data no
-    /// older than the call needs [`fresh_load_fence`](super::fence::fresh_load_fence) first.
+    /// Returns whether its load instructions may be served from a buffer, so that data no older than the call needs
+    /// [`fresh_load_fence`](super::fence::fresh_load_fence) first.
     pub const fn has_streaming_loads(&self) -> bool {
         matches!(self.0.loads, Loads::Streaming)
     }
 
-    /// Returns whether its instructions fault on ordinary (cacheable) memory, so that it can only
-    /// be used on a real window.
+    /// Returns whether its instructions fault on ordinary (cacheable) memory, so that it can be used only on a real
+    /// window.
     pub const fn needs_uncached_mapping(&self) -> bool {
         matches!(self.0.requires, MappingRequirement::Uncached)
     }
 
-    /// Returns whether it stores 16 bytes at once by the vector register that every x86-64 has, as
+    /// Returns whether it stores 16 bytes at once by the vector register that every x86-64 CPU has, as
     /// [`copy_few_to`](super::copy_few_to) does.
     pub fn has_store_of_16(&self) -> bool {
         cfg!(target_arch = "x86_64") && self != &PORTABLE
@@ -123,68 +123,66 @@ impl Routine {
 
     /// Copies `len` bytes from host memory into the window, without any fence.
     ///
-    /// Each byte is stored once, in ascending order, and nothing outside the range. A range that is
-    /// one naturally aligned word of 1, 2, 4 or 8 bytes is one store of that width.
+    /// Stores each byte once, in ascending order, and nothing outside the range. A range that is one naturally aligned
+    /// word of 1, 2, 4 or 8 bytes is one store of that width.
     ///
     /// # Safety
     /// - `window` is valid for writing `len` bytes and stays mapped; the window consists of whole
     ///   64-byte lines and no reference into it exists.
-    /// - `host` is valid for reading `len` bytes, any alignment.
+    /// - `host` is valid for reading `len` bytes, at any alignment.
     /// - The two do not overlap.
-    /// - If [`needs_uncached_mapping`](Self::needs_uncached_mapping), the window is mapped so.
+    /// - If [`needs_uncached_mapping`](Self::needs_uncached_mapping), the window is mapped uncached.
     #[inline]
     pub unsafe fn store(&self, window: *mut u8, host: *const u8, len: usize) {
-        // One store, whichever the routine: flags and doorbells must not be seen in parts.
+        // One store with every routine, because flags and doorbells must not be seen in parts.
         if scalar::is_word(window.addr(), len) {
             // SAFETY: the caller's promise, and the range is one word.
             unsafe { scalar::store_one(window, host, len) }
         } else {
-            // SAFETY: the caller's promise; a `&'static Routine` exists only where the CPU has it.
+            // SAFETY: the caller's promise; a `&'static Routine` exists only if the CPU supports it.
             unsafe { (self.0.store)(window, host, len) }
         }
     }
 
     /// Copies `len` bytes from the window into host memory, without any fence.
     ///
-    /// A range that lies in one 64-byte line is one access (as far as the routine's registers
-    /// reach), a longer one reads each line once; bytes round the range, in its lines, may be read
-    /// too. A range that is one naturally aligned word of 1, 2, 4 or 8 bytes is one load of that
-    /// width.
+    /// A range that lies in one 64-byte line is one access (as far as the routine's registers permit), and a longer one
+    /// reads each line once; adjacent bytes in these lines may be read, too. A range that is one naturally aligned word
+    /// of 1, 2, 4 or 8 bytes is one load of that width.
     ///
     /// # Safety
-    /// - The 64-byte lines that hold the `len` bytes at `window` are mapped and stay so; no
-    ///   `&mut` into them exists.
-    /// - `host` is valid for writing `len` bytes, any alignment.
+    /// - The 64-byte lines that contain the `len` bytes at `window` are mapped and stay mapped; no `&mut` into them
+    ///   exists.
+    /// - `host` is valid for writing `len` bytes, at any alignment.
     /// - The two do not overlap.
-    /// - If [`needs_uncached_mapping`](Self::needs_uncached_mapping), the window is mapped so.
+    /// - If [`needs_uncached_mapping`](Self::needs_uncached_mapping), the window is mapped uncached.
     #[inline]
     pub unsafe fn load(&self, host: *mut u8, window: *const u8, len: usize) {
         if scalar::is_word(window.addr(), len) {
             // SAFETY: the caller's promise, and the range is one word.
             unsafe { scalar::load_one(host, window, len) }
         } else {
-            // SAFETY: the caller's promise; a `&'static Routine` exists only where the CPU has it.
+            // SAFETY: the caller's promise; a `&'static Routine` exists only if the CPU supports it.
             unsafe { self.load_any(host, window, len) }
         }
     }
 
-    /// [`load`](Self::load) of a range that is not one aligned word.
+    /// Does [`load`](Self::load) for a range that is not one aligned word.
     ///
     /// # Safety
     /// Same as [`load`](Self::load).
     #[inline(always)]
     unsafe fn load_any(&self, host: *mut u8, window: *const u8, len: usize) {
         if scalar::is_within_word(window.addr(), len) {
-            // SAFETY: the caller's promise, and the word that holds the range is in its line.
+            // SAFETY: the caller's promise; the word that contains the range is in its line.
             unsafe { scalar::load_within_word(host, window, len) }
         } else {
-            // SAFETY: the caller's promise; a `&'static Routine` exists only where the CPU has it.
+            // SAFETY: the caller's promise; a `&'static Routine` exists only if the CPU supports it.
             unsafe { (self.0.load)(host, window, len) }
         }
     }
 
-    /// Returns whether [`load`](Self::load) of this range may be answered from a buffer of older
-    /// data.
+    /// Returns whether [`load`](Self::load) of this range may return older data from a buffer.
     #[inline(always)]
     pub(super) fn may_load_stale(&self, window: *const u8, len: usize) -> bool {
         self.has_streaming_loads() && !scalar::is_within_word(window.addr(), len)
@@ -208,7 +206,7 @@ impl PartialEq for Routine {
 
 impl Eq for Routine {}
 
-/// 8-byte words in general registers: any CPU.
+/// Copies 8-byte words in general registers, on any CPU.
 static PORTABLE: Routine = Routine::new(Parts {
     name: "portable",
     store: scalar::store,
@@ -218,7 +216,7 @@ static PORTABLE: Routine = Routine::new(Parts {
     detect: || true,
 });
 
-/// A routine that must never be used on ordinary memory, as `ls64` on aarch64.
+/// A routine that must never be used on ordinary memory, like `ls64` on aarch64.
 #[cfg(test)]
 pub(crate) static FOR_UNCACHED_ONLY: Routine = Routine::new(Parts {
     name: "for-uncached-only",
@@ -229,17 +227,17 @@ pub(crate) static FOR_UNCACHED_ONLY: Routine = Routine::new(Parts {
     detect: || true,
 });
 
-/// Returns every routine compiled in, best first, supported here or not.
+/// Returns every compiled routine, best first, whether this CPU supports it or not.
 fn all() -> impl Iterator<Item = &'static Routine> {
     NATIVE.iter().chain([&PORTABLE])
 }
 
-/// The routine that [`Routine::best`] returns, and why.
+/// The routine that [`Routine::best`] returns, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutineChoice {
     /// The routine.
     pub routine: &'static Routine,
-    /// Why this one.
+    /// Why it was chosen.
     pub reason: ChoiceReason,
 }
 
@@ -247,11 +245,11 @@ pub struct RoutineChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChoiceReason {
-    /// It is the best one that the CPU supports; nothing was asked for.
+    /// It is the best one that the CPU supports; none was requested.
     BestSupported,
     /// `GDR_COPY` names it.
     Asked,
-    /// `GDR_COPY` names no routine known here; the best supported one is used.
+    /// The value of `GDR_COPY` is not the name of a routine; the best supported one is used.
     UnknownName(OsString),
     /// `GDR_COPY` names a routine that this CPU cannot run; the best supported one is used.
     Unsupported(&'static str),
@@ -274,7 +272,7 @@ impl fmt::Display for ChoiceReason {
     }
 }
 
-/// Returns what [`Routine::best`] decided, for reports. Never fails: a name in `GDR_COPY` that cannot be used is a
+/// Returns the choice of [`Routine::best`], for reports. Never fails: a name in `GDR_COPY` that cannot be used is a
 /// [`ChoiceReason`], not an error. The variable is read once, at the first call.
 #[inline]
 pub fn choice() -> &'static RoutineChoice {
@@ -283,9 +281,9 @@ pub fn choice() -> &'static RoutineChoice {
 }
 
 impl RoutineChoice {
-    /// Returns the choice for a value of the environment variable; empty is as good as unset.
+    /// Returns the choice for a value of the environment variable; an empty value counts as unset.
     fn of(asked: Option<&OsStr>) -> Self {
-        // `portable` is compiled in and runs everywhere, so there is always a first one.
+        // `portable` is compiled in and runs everywhere, so the list is never empty.
         let best = Routine::supported().first().copied().unwrap_or(&PORTABLE);
         let asked =
             asked.filter(|asked| !asked.is_empty() && !MODES.iter().any(|mode| asked == mode));
@@ -295,8 +293,7 @@ impl RoutineChoice {
                 reason: ChoiceReason::BestSupported,
             };
         };
-        // Among all that are compiled in, so that one that this CPU cannot run has a reason of its
-        // own.
+        // Searches all compiled routines, so that one that this CPU cannot run gets a reason of its own.
         match all().find(|routine| asked == routine.name()) {
             Some(routine) if (routine.0.detect)() => Self {
                 routine,

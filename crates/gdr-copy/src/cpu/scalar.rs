@@ -1,12 +1,12 @@
-//! Window accesses by general registers: 1, 2, 4 and 8 bytes, naturally aligned, volatile.
+//! Window accesses by general registers: volatile, naturally aligned accesses of 1, 2, 4 and 8 bytes.
 
-/// One store of the size of `T`.
+/// Stores a `T` by one store of its size.
 ///
 /// # Safety
 /// `window` is mapped and aligned for `T`, `host` is valid for reading a `T` at any alignment.
 #[inline(always)]
 pub(crate) unsafe fn store_word<T: Copy>(window: *mut u8, host: *const u8) {
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise.
     unsafe {
         window
             .cast::<T>()
@@ -14,13 +14,13 @@ pub(crate) unsafe fn store_word<T: Copy>(window: *mut u8, host: *const u8) {
     }
 }
 
-/// One load of the size of `T`.
+/// Loads a `T` by one load of its size.
 ///
 /// # Safety
 /// `window` is mapped and aligned for `T`, `host` is valid for writing a `T` at any alignment.
 #[inline(always)]
 pub(crate) unsafe fn load_word<T: Copy>(host: *mut u8, window: *const u8) {
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise.
     unsafe {
         host.cast::<T>()
             .write_unaligned(window.cast::<T>().read_volatile())
@@ -33,16 +33,16 @@ pub(crate) fn is_word(addr: usize, len: usize) -> bool {
     matches!(len, 1 | 2 | 4 | 8) && addr & (len - 1) == 0
 }
 
-/// Returns whether `len` bytes at `addr` (not none) lie in one aligned 8-byte word.
+/// Returns whether `len` bytes at `addr` lie in one aligned 8-byte word; `len` is not 0.
 #[inline(always)]
 pub(crate) fn is_within_word(addr: usize, len: usize) -> bool {
     len.wrapping_sub(1) < 8 && addr % 8 + len <= 8
 }
 
-/// Stores a range for which [`is_word`] holds: exactly one store.
+/// Stores a range for which [`is_word`] holds, by exactly one store.
 ///
 /// # Safety
-/// `window` is mapped and `host` valid for `len` bytes; [`is_word`] of `window` and `len`.
+/// `window` is mapped and `host` valid for `len` bytes; [`is_word`] holds for `window` and `len`.
 #[inline(always)]
 pub(crate) unsafe fn store_one(window: *mut u8, host: *const u8, len: usize) {
     // SAFETY: the caller's promise: both sides hold `len` bytes and the window is aligned to it.
@@ -56,10 +56,10 @@ pub(crate) unsafe fn store_one(window: *mut u8, host: *const u8, len: usize) {
     }
 }
 
-/// Loads a range for which [`is_word`] holds: exactly one load.
+/// Loads a range for which [`is_word`] holds, by exactly one load.
 ///
 /// # Safety
-/// `window` is mapped and `host` valid for `len` bytes; [`is_word`] of `window` and `len`.
+/// `window` is mapped and `host` valid for `len` bytes; [`is_word`] holds for `window` and `len`.
 #[inline(always)]
 pub(crate) unsafe fn load_one(host: *mut u8, window: *const u8, len: usize) {
     // SAFETY: the caller's promise: both sides hold `len` bytes and the window is aligned to it.
@@ -73,28 +73,25 @@ pub(crate) unsafe fn load_one(host: *mut u8, window: *const u8, len: usize) {
     }
 }
 
-/// Loads a range for which [`is_within_word`] holds: with exactly one 8-byte load, and keeps the
-/// bytes asked for.
+/// Loads a range for which [`is_within_word`] holds, by exactly one 8-byte load, and keeps the requested bytes.
 ///
 /// # Safety
-/// The aligned word round `window` is mapped, `host` is valid for `len` bytes and
-/// [`is_within_word`] holds.
+/// The aligned word around `window` is mapped, `host` is valid for `len` bytes and [`is_within_word`] holds.
 #[inline(never)] // Keeps the inlined copy calls small.
 pub(crate) unsafe fn load_within_word(host: *mut u8, window: *const u8, len: usize) {
     let skip = window.addr() % 8;
-    // SAFETY: the word that holds the range is mapped, and aligned by construction.
+    // SAFETY: the word that contains the range is mapped, and is aligned by construction.
     let word = unsafe { window.wrapping_sub(skip).cast::<u64>().read_volatile() }.to_ne_bytes();
     // SAFETY: `skip + len` is at most 8, and `host` holds `len` bytes.
     unsafe { word.as_ptr().add(skip).copy_to_nonoverlapping(host, len) };
 }
 
-/// Moves a range by the fewest naturally aligned words, ascending: up to the alignment of the
-/// largest word, along by it, down to the end. `$aligned` is whichever of the two pointers is in
-/// the window.
+/// Copies a range by as few naturally aligned words as possible, in ascending order: up to the alignment of the largest
+/// word, then by the largest word, then down to the end. `$aligned` is the pointer into the window.
 macro_rules! by_words {
     ($word_move:ident, $dst:ident, $src:ident, $len:ident, aligned: $aligned:ident) => {
-        // A step up that does not fit is skipped together with all larger ones, since less than
-        // its size is left; the descending steps then start from a sufficiently aligned address.
+        // An ascending step that does not fit is skipped together with all larger ones, because less than its size is
+        // left; the descending steps then start from a sufficiently aligned address.
         by_words!(@step $word_move u8, $dst, $src, $len, if $aligned.addr() & 1 != 0);
         by_words!(@step $word_move u16, $dst, $src, $len, if $aligned.addr() & 2 != 0);
         by_words!(@step $word_move u32, $dst, $src, $len, if $aligned.addr() & 4 != 0);
@@ -108,9 +105,8 @@ macro_rules! by_words {
     };
     (@step $word_move:ident $word:ty, $dst:ident, $src:ident, $len:ident, if $when:expr) => {
         if $when && $len >= size_of::<$word>() {
-            // SAFETY: a whole word is left on both sides, and the window is aligned to it: on the
-            // ascending steps by the steps before, in the descending ones because only larger words came
-            // before.
+            // SAFETY: a whole word is left on both sides, and the window is aligned to it: in the ascending steps by
+            // the steps before, in the descending ones because only larger words came before.
             unsafe {
                 $word_move::<$word>($dst, $src);
                 $dst = $dst.add(size_of::<$word>());
@@ -121,7 +117,7 @@ macro_rules! by_words {
     };
 }
 
-/// Stores exactly the range, in ascending order, by the fewest naturally aligned words.
+/// Stores exactly the range, in ascending order, by as few naturally aligned words as possible.
 ///
 /// # Safety
 /// `window` is mapped and `host` valid for `len` bytes; they do not overlap.
@@ -131,7 +127,7 @@ pub(crate) unsafe fn store(window: *mut u8, host: *const u8, len: usize) {
     unsafe { store_here(window, host, len) }
 }
 
-/// Like [`store`] for less than 16 bytes, without a call.
+/// Like [`store`] for less than 16 bytes, without a function call.
 ///
 /// # Safety
 /// Same as [`store`].
@@ -144,7 +140,7 @@ pub(crate) unsafe fn store_few(window: *mut u8, host: *const u8, len: usize) {
     macro_rules! step {
         ($word:ty) => {
             if len & size_of::<$word>() != 0 {
-                // The larger words come first.
+                // The larger words precede this one.
                 let at = len & !(2 * size_of::<$word>() - 1);
                 // SAFETY: `at` and the word are in the range, and `at` is a multiple of a larger word.
                 unsafe { store_word::<$word>(window.add(at), host.add(at)) };
@@ -157,7 +153,7 @@ pub(crate) unsafe fn store_few(window: *mut u8, host: *const u8, len: usize) {
     step!(u8);
 }
 
-/// Like [`store`], without a call.
+/// Like [`store`], without a function call.
 ///
 /// # Safety
 /// Same as [`store`].
@@ -167,8 +163,8 @@ unsafe fn store_here(mut window: *mut u8, mut host: *const u8, mut len: usize) {
     by_words!(store_word, window, host, len, aligned: window);
 }
 
-/// Loads exactly the range by the fewest naturally aligned words: for memory in which a byte that
-/// was not asked for must not be read.
+/// Loads exactly the range by as few naturally aligned words as possible, for memory whose other bytes must not be
+/// read.
 ///
 /// # Safety
 /// `window` is mapped and `host` valid for `len` bytes; they do not overlap.
@@ -178,15 +174,13 @@ pub(crate) unsafe fn load_exact(mut host: *mut u8, mut window: *const u8, mut le
     by_words!(load_word, host, window, len, aligned: window);
 }
 
-/// Loads the range by whole aligned 8-byte words, each once, over-reading inside the first and
-/// the last: the fewest round trips that general registers allow.
+/// Loads the range by whole aligned 8-byte words, each once, and also reads the rest of the first and the last word:
+/// the fewest round trips that general registers allow.
 ///
 /// # Safety
-/// The lines that hold the range are mapped, `host` is valid for `len` bytes, and they do not
-/// overlap.
+/// The lines that contain the range are mapped, `host` is valid for `len` bytes, and they do not overlap.
 pub(crate) unsafe fn load_words(mut host: *mut u8, mut window: *const u8, mut len: usize) {
-    // First up to a word boundary: from there on each load takes an aligned word, which is one
-    // transaction.
+    // First up to a word boundary: from there on each load reads an aligned word, which is one transaction.
     let before = window.addr().wrapping_neg() % 8;
     if before != 0 && len != 0 {
         let head = before.min(len);

@@ -1,23 +1,23 @@
-//! How a byte range falls into 64-byte lines: arithmetic only, no memory access.
+//! The division of a byte range into 64-byte lines. Pure arithmetic, without memory accesses.
 
-/// Bytes in a line: what a CPU keeps in one write-combining or fill buffer and moves in one PCIe
+/// The length of a line in bytes: a CPU keeps a line in one write-combining or fill buffer and transfers it in one PCIe
 /// transaction.
 pub(crate) const LINE: usize = 64;
 
-/// A range of the window as it is stored: a part of a line, whole lines, a part of a line.
+/// The parts of a range in the window for a store: a part of a line, whole lines, and a part of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreSplit {
-    /// Bytes before the first line boundary, less than [`LINE`].
+    /// The bytes before the first line boundary, less than [`LINE`].
     pub(crate) head: usize,
-    /// Whole lines after them.
+    /// The number of whole lines after them.
     pub(crate) lines: usize,
-    /// Bytes of the last, partly covered line, less than [`LINE`].
+    /// The bytes in the last, partly covered line, less than [`LINE`].
     pub(crate) tail: usize,
 }
 
 impl StoreSplit {
-    /// Splits `len` bytes at address `addr`. A range inside one line without reaching its end is
-    /// all head, one that starts on a boundary has no head.
+    /// Splits `len` bytes at address `addr`. A range within one line that does not reach its end is all head; a range
+    /// that starts on a boundary has no head.
     #[inline(always)]
     pub(crate) const fn of(addr: usize, len: usize) -> Self {
         let to_boundary = addr.wrapping_neg() % LINE;
@@ -31,16 +31,16 @@ impl StoreSplit {
     }
 }
 
-/// A range of the window as it is loaded: every line it touches is read once and whole.
+/// The lines of a range in the window for a load: every line is read once and whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoadSpan {
-    /// Bytes of the first line before the range.
+    /// The bytes in the first line before the range.
     pub(crate) skip: usize,
-    /// Lines touched.
+    /// The number of lines.
     pub(crate) lines: usize,
-    /// Bytes wanted of the first line when it is not wanted whole, otherwise 0.
+    /// The bytes wanted from the first line if it is not wanted whole, otherwise 0.
     pub(crate) head: usize,
-    /// Bytes wanted of the last line when it is not wanted whole, otherwise 0.
+    /// The bytes wanted from the last line if it is not wanted whole, otherwise 0.
     pub(crate) tail: usize,
 }
 
@@ -58,12 +58,12 @@ impl LoadSpan {
     }
 }
 
-/// Returns the smallest naturally aligned block of 16, 32 or 64 bytes that holds `len` bytes at `addr` (`len` at least
-/// 1), or `None` when they lie in more than one line.
+/// Returns the smallest naturally aligned block of 16, 32 or 64 bytes that contains `len` bytes at `addr` (`len` is at
+/// least 1), or `None` if they lie in more than one line.
 #[inline(always)]
 pub(crate) const fn enclosing_block(addr: usize, len: usize) -> Option<usize> {
-    // The highest bit in which the first and the last byte's addresses differ says which aligned
-    // powers of two separate them.
+    // The highest bit in which the addresses of the first and the last byte differ shows which aligned powers of two
+    // separate them.
     let differing = addr ^ (addr + (len - 1));
     match differing {
         0..16 => Some(16),

@@ -1,6 +1,6 @@
-//! What was done to a window, in order: a seam for tests. Barriers leave no trace in memory.
+//! Records the accesses to a window, in order, for tests: barriers cannot be observed in memory.
 
-/// Notes a step of this thread in tests; nothing elsewhere.
+/// Records a step of this thread in tests; does nothing otherwise.
 macro_rules! step {
     ($step:expr) => {
         #[cfg(test)]
@@ -9,10 +9,10 @@ macro_rules! step {
 }
 pub(crate) use step;
 
-/// A window was stored to, by one copy or one word.
+/// A store to a window, by one copy or one word.
 #[cfg(test)]
 pub(crate) const STORE: &str = "store";
-/// A window was loaded from.
+/// A load from a window.
 #[cfg(test)]
 pub(crate) const LOAD: &str = "load";
 
@@ -27,7 +27,7 @@ pub(crate) fn note(step: &'static str) {
     STEPS.with_borrow_mut(|steps| steps.push(step));
 }
 
-/// Returns the steps that `work` takes on this thread.
+/// Returns the steps of `work` on this thread.
 #[cfg(test)]
 pub(crate) fn steps_of(work: impl FnOnce()) -> Vec<&'static str> {
     STEPS.with_borrow_mut(Vec::clear);
@@ -35,7 +35,7 @@ pub(crate) fn steps_of(work: impl FnOnce()) -> Vec<&'static str> {
     STEPS.with_borrow_mut(std::mem::take)
 }
 
-/// The instructions that the fences are on this CPU.
+/// The instructions of the fences on this CPU.
 #[cfg(test)]
 pub(crate) mod barrier {
     #[cfg(target_arch = "x86_64")]

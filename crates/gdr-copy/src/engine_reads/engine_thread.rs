@@ -16,10 +16,9 @@ use crate::error::Result;
 use gdr_process::PerProcess;
 use gdr_process::block_signals;
 
-/// How many reads the thread serves at a time; further reads use loads.
+/// The number of reads that the thread serves at a time; further reads use loads.
 pub(super) const SLOTS: usize = 8;
-/// How long the thread looks for another request before it sleeps: waking it takes longer than a
-/// short read.
+/// How long the thread polls for another request before it sleeps: waking it takes longer than a short read.
 const AWAKE: Duration = Duration::from_micros(50);
 /// Waking the thread takes about as long as loading this many bytes.
 const WORTH_WAKING: u64 = 32 << 10;
@@ -27,12 +26,11 @@ const WORTH_WAKING: u64 = 32 << 10;
 const IN_A_ROW: Duration = Duration::from_micros(100);
 /// The thread does not queue a read that has fewer bytes left than this.
 const LEAST: u64 = 8 << 10;
-/// How long nothing may arrive before the stream is checked for an error, and then before it counts
-/// as broken.
+/// How long nothing may arrive before the stream is checked for an error, and how long before the stream counts as
+/// broken.
 const LATE: Duration = Duration::from_millis(1);
 const LIMIT: Duration = Duration::from_secs(10);
-/// A reader that takes nothing for this long was left by a jump, or was interrupted and loads the
-/// rest itself.
+/// A reader that makes no progress for this long was left by a jump, or was interrupted and will load the rest itself.
 const IDLE: Duration = Duration::from_millis(10);
 
 /// A GPU's thread, which exists as long as the process.
@@ -44,12 +42,12 @@ pub(super) struct EngineThread {
     started: Instant,
     /// When the last short read began, in microseconds since the start.
     last_short: AtomicU64,
-    /// The buffers that may be read, by number.
+    /// The buffers that may be read, by their numbers.
     sources: Mutex<HashMap<u64, Arc<Allocations>>>,
     last_source: AtomicU64,
 }
 
-/// The threads of this process: a forked child has none of its parent's.
+/// The threads of this process. A forked child has none of its parent's threads.
 type Threads = Mutex<Vec<(Gpu, &'static EngineThread)>>;
 
 impl EngineThread {
@@ -64,7 +62,7 @@ impl EngineThread {
         }
     }
 
-    /// Returns this GPU's thread, starting it on the first call.
+    /// Returns the thread of this GPU, which the first call starts.
     pub(super) fn of(gpu: &Gpu) -> Result<&'static Self> {
         static THREADS: PerProcess<Threads> = PerProcess::new();
         let is_same = |other: &Gpu| {
@@ -74,7 +72,7 @@ impl EngineThread {
         if let Some((_, thread)) = all.iter().find(|(other, _)| is_same(other)) {
             return Ok(thread);
         }
-        // Readers may look at a slot at any time, even after a copy was left.
+        // Readers may access a slot at any time, even after a copy was abandoned.
         let this: &'static Self = Box::leak(Box::new(Self::new()));
         let served = gpu.clone();
         let builder = thread::Builder::new().name("gdr-engine".to_owned());
@@ -90,16 +88,16 @@ impl EngineThread {
         Ok(this)
     }
 
-    /// Allows reads of a buffer, and returns its number.
+    /// Allows reads of a buffer; returns its number.
     pub(super) fn add(&self, source: Arc<Allocations>) -> u64 {
         let number = self.last_source.fetch_add(1, Ordering::Relaxed) + 1;
         lock(&self.sources).insert(number, source);
         number
     }
 
-    /// Forbids further reads, and waits until the copy engine does nothing more for them.
+    /// Forbids further reads, and waits until the copy engine has finished the outstanding ones.
     pub(super) fn remove(&self, source: u64) {
-        // Set first, so that no more requests for it begin.
+        // Removed first, so that no more requests for it begin.
         lock(&self.sources).remove(&source);
         let start = Instant::now();
         while self.slots.iter().any(|slot| slot.serves(source)) {
@@ -111,8 +109,8 @@ impl EngineThread {
         }
     }
 
-    /// Returns whether a read of this length is faster with the thread than by loads alone. A short
-    /// read is faster only if the thread is awake, and only consecutive short reads wake it.
+    /// Returns whether a read of this length is faster with the thread than with loads alone. For a short read this is
+    /// the case only if the thread is awake, and only consecutive short reads wake it.
     pub(super) fn is_worth(&self, len: u64, now: Instant) -> bool {
         if len >= WORTH_WAKING {
             return true;
@@ -140,8 +138,7 @@ impl EngineThread {
     }
 
     fn sleep(&self) {
-        // First the word, and then the look at the desks. A reader posts, and then looks at the
-        // word.
+        // The word is stored before the slots are checked. A reader posts before it checks the word.
         self.waiting.store(1, Ordering::SeqCst);
         while self.waiting.load(Ordering::SeqCst) != 0 {
             if self.slots.iter().any(Slot::is_posted) {
@@ -163,7 +160,7 @@ impl EngineThread {
         let mut worked = Instant::now();
         loop {
             let mut is_busy = false;
-            // Waits at no slot, so that a slow read does not hold up the others.
+            // Never waits at a slot, so that a slow read does not delay the others.
             for (slot, work) in self.slots.iter().zip(&mut works) {
                 is_busy |= self.advance(slot, work, gpu);
             }
@@ -173,12 +170,12 @@ impl EngineThread {
                 self.sleep();
                 worked = Instant::now();
             }
-            // The reader may need this CPU.
+            // A reader may need this CPU.
             thread::yield_now();
         }
     }
 
-    /// Does what can be done at a slot without waiting. Returns whether there was work.
+    /// Does the work of a slot that is possible without waiting. Returns whether there was any.
     fn advance(&self, slot: &Slot, work: &mut SlotWork, gpu: &Gpu) -> bool {
         let Some(job) = &mut work.job else {
             let Some(request) = slot.take() else {
@@ -205,7 +202,7 @@ impl EngineThread {
             }
             Err(error) => {
                 tracing::debug!(%error, "the rest of a read is made by loads");
-                // The slot's reader may still look at it.
+                // The slot's reader may still access the ring.
                 ring.is_broken = true;
                 work.job = None;
                 slot.finish();
@@ -214,7 +211,7 @@ impl EngineThread {
         true
     }
 
-    /// Returns `None` if the read is no longer worthwhile.
+    /// Begins a request. Returns `None` if the read is no longer worthwhile.
     fn begin(
         &self,
         slot: &Slot,
@@ -229,7 +226,7 @@ impl EngineThread {
         // The allocation may have been freed, and its address reused, since the source was added.
         source.check(request.offset..request.offset.saturating_add(request.len))?;
         if work.ring.as_ref().is_some_and(|ring| ring.is_broken) {
-            // The reader that could still look at it has left, because there is another one.
+            // The reader that could still access the ring has left, because a new reader has the slot.
             work.ring = None;
         }
         if work.ring.is_none() {
@@ -277,9 +274,9 @@ impl SlotWork {
 struct Ring {
     // Dropped before the memory, which the stream may still use.
     stream: Stream,
-    /// Memory of this process, so that a reader does not fault when the program ends the context.
+    /// Memory of this process, so that a reader does not fault if the program destroys the context.
     memory: Arc<HostBuffer>,
-    /// The flag of the next piece. It differs from the previous flag in the same place.
+    /// The flag of the next piece. It differs from the previous flag at the same position.
     next_flag: u32,
     is_broken: bool,
 }
@@ -309,16 +306,16 @@ struct Job {
     next: usize,
     arrived: usize,
     is_stopped: bool,
-    /// When a piece arrived, and when the stream was asked for errors.
+    /// When the last piece arrived, and when the stream was last checked for errors.
     moved: Instant,
     asked: Instant,
-    /// The reader's progress, and when it was first seen.
+    /// The reader's progress, and when it was first observed.
     copied: u64,
     copied_at: Instant,
 }
 
 impl Job {
-    /// Queues the pieces that may be queued. Returns whether the work is over.
+    /// Queues the pieces that may be queued. Returns whether the job is finished.
     fn advance(&mut self, slot: &Slot, ring: &mut Ring) -> Result<bool> {
         self.queue(slot, ring)?;
         while self.arrived < self.next && self.has_arrived(ring)? {
@@ -329,8 +326,7 @@ impl Job {
             // Called rarely, because it is a driver call.
             if self.asked.elapsed() >= LATE {
                 self.asked = Instant::now();
-                // After a failure the driver never writes the flag, and only the stream shows the
-                // error.
+                // After a failure the driver never writes the flag; only the stream reports the error.
                 ring.stream.is_idle()?;
                 if self.moved.elapsed() >= LIMIT {
                     let (what, limit) = ("a piece of a read", LIMIT);
@@ -344,12 +340,12 @@ impl Job {
             self.is_stopped = !self.has_progress(slot);
             return Ok(false);
         }
-        // All flags have arrived: the stream is idle by now, and releases the memory of the copies.
+        // All flags have arrived, so the stream is idle by now; this releases the memory of the copies.
         ring.stream.wait(LIMIT)?;
         Ok(true)
     }
 
-    /// Returns whether the reader that the next piece waits for is there and taking pieces.
+    /// Returns whether the reader that the next piece waits for still takes pieces.
     fn has_progress(&mut self, slot: &Slot) -> bool {
         let copied = slot.copied();
         if copied != self.copied {
@@ -364,7 +360,7 @@ impl Job {
             && self.next - self.arrived < AHEAD
         {
             let (number, piece) = (self.next, self.pieces.range(self.next));
-            // The place still holds bytes that the reader has not taken.
+            // The position still holds bytes that the reader has not taken.
             if slot.copied() < self.pieces.free_after(number) {
                 return Ok(());
             }
@@ -374,8 +370,7 @@ impl Job {
             }
             self.next += 1;
             let flag = ring.next_flag;
-            // Counted on from request to request, so that a flag left by an earlier piece has
-            // another number.
+            // Incremented across requests, so that it differs from a flag that an earlier piece left.
             ring.next_flag = flag.wrapping_add(1);
             let (place, len) = (self.pieces.place(piece.start), piece.end - piece.start);
             let (buffer, memory) = (self.source.buffer(), &ring.memory);
@@ -397,7 +392,7 @@ impl Job {
     }
 }
 
-/// Locks one of these lists. No operation on them panics before it is complete, so a poisoned lock is as good as any.
+/// Locks one of the lists. Operations on them do not panic halfway, so a poisoned lock is usable.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,20 +1,18 @@
 //! Reads by the copy engine for callers that may not wait.
 //!
-//! A read that signal handlers may make, interrupt and leave by a jump cannot take a lock,
-//! allocate, or call the driver, which does both: the same thread, or one that waits for it, may
-//! hold what it needs. A thread of this crate therefore makes the calls. The reader posts its
-//! request in a [`slot`] and loads the bytes by CPU, starting with the first. Whenever the piece it
-//! has reached has arrived in page-locked memory, it takes the piece from there. The read is never
-//! slower than its loads, whatever becomes of the thread, the driver or the GPU.
+//! A read that signal handlers may make, interrupt and leave by a jump cannot take a lock, allocate, or call the
+//! driver, which does both: the interrupted thread, or one that waits for it, may hold the lock. A thread of this crate
+//! therefore calls the driver. The reader posts its request in a [`slot`] and loads the bytes by CPU, starting with the
+//! first. Whenever the next piece has arrived in page-locked memory, the reader takes it from there. The read is never
+//! slower than its loads, whatever happens to the thread, the driver or the GPU.
 //!
-//! The copy engine writes only into page-locked memory of this module, never into the reader's. It
-//! reads nothing for a read that has returned, unless the driver keeps the thread for longer than 1
-//! ms in the call that queues a piece; dropping [`EngineReads`] waits for that.
+//! The copy engine writes only into page-locked memory of this module, never into the reader's. After a read has
+//! returned, it reads nothing more for it, unless the driver keeps the thread for longer than 1 ms in the call that
+//! queues a piece; dropping [`EngineReads`] waits for that.
 //!
 //! # Order
-//! Over PCIe the first loads of a read follow the stores that its thread made earlier, and their
-//! bytes come back after these have arrived. The request is posted only then, so it reads what was
-//! stored.
+//! Over PCIe, the first loads of a read follow the earlier stores of its thread, and their bytes return after the
+//! stores have arrived. The request is posted only then, so it reads the stored bytes.
 
 mod engine_thread;
 mod pieces;
@@ -38,12 +36,11 @@ use crate::cpu::{self, Caching, Routine};
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 
-/// The number of bytes loaded at once between two looks for a piece: this takes a PCIe round trip.
+/// The number of bytes loaded between two checks for a piece: this takes a PCIe round trip.
 const BLOCK: u64 = 1 << 10;
-/// How long a load of a block from a simulated GPU takes, so that its copy engine, which is a
-/// thread, is useful too.
+/// How long a load of a block from a simulated GPU takes, so that its copy engine, which is a thread, is of use.
 const SIMULATED_BLOCK: Duration = Duration::from_micros(10);
-/// How long a complete read waits until nothing more is read for it.
+/// How long a complete read waits for the copy engine to stop reading for it.
 const MOST_WAIT: Duration = Duration::from_millis(1);
 /// From this length on, reads use stores that bypass the caches.
 const UNCACHED: usize = 16 << 20;
@@ -63,8 +60,8 @@ pub struct EngineReads {
 }
 
 impl EngineReads {
-    /// Reads `mapping`, which begins in `buffer` and may end after it. Starts a thread for the GPU
-    /// unless there is one; the thread sleeps while nothing is read.
+    /// Creates reads of `mapping`, which begins in `buffer` and may end after it. Starts a thread for the GPU unless
+    /// there is one; the thread sleeps while nothing is read.
     ///
     /// # Errors
     /// [`Error::MappedElsewhere`] if the mapping does not begin there; [`Error::Gpu`].
@@ -91,7 +88,7 @@ impl EngineReads {
         })
     }
 
-    /// Returns the number of bytes that the copy engine has delivered so far; the CPU loaded the others.
+    /// Returns the number of bytes that the copy engine has delivered so far; the CPU loaded the rest.
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
@@ -106,7 +103,7 @@ impl EngineReads {
     ///
     /// # Safety
     /// - `host` is valid for writing `len` bytes, and not in a mapping.
-    /// - No other read uses `lease`, which stays where it is until it is ended.
+    /// - No other read uses `lease`, which is not moved until it is ended.
     pub unsafe fn read(&self, lease: &Lease, offset: u64, host: *mut u8, len: usize) -> Result<()> {
         let window = self.mapping.window_at(offset, len)?;
         let reader = Reader {
@@ -123,15 +120,15 @@ impl EngineReads {
             .checked_add(reader.len)
             .is_some_and(|end| end <= self.len);
         let first = reader.first_block();
-        // Earlier stores leave the CPU first. The first block's loads then arrive after them, and
-        // the request is posted after the loads (see the module page).
+        // Earlier stores leave the CPU first. The loads of the first block then arrive after them, and the request is
+        // posted after the loads (see the module page).
         self.mapping.flush();
         reader.load(0, first);
         let is_worth =
             is_in_buffer && first < reader.len && self.thread.is_worth(reader.len, Instant::now());
         let claimed = is_worth.then(|| self.thread.claim(lease));
         let Some(slot) = claimed.flatten() else {
-            // A failed claim leaves a slot in the lease.
+            // A failed claim leaves the slot in the lease.
             lease.end();
             reader.load(first, reader.len);
             return Ok(());
@@ -142,7 +139,7 @@ impl EngineReads {
             len: reader.len,
         };
         slot.post(request, first);
-        // Called after the request: a thread that is about to sleep looks for one once more.
+        // After the request is posted, because a thread that is about to sleep checks for one once more.
         self.thread.wake();
         let taken = reader.go_on(slot, &pieces_of(&request, self.buffer), first);
         slot.stop();
@@ -171,9 +168,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// Bytes of the first block, which ends with a line.
+    /// Returns the length of the first block, which ends with a line.
     fn first_block(&self) -> u64 {
-        // Ends at the end of a line, so that all later loads begin at a line.
         let into_line = self.window.addr() as u64 % 64;
         self.len.min(BLOCK - into_line)
     }
@@ -186,8 +182,8 @@ impl Reader {
                 false => end - at,
             };
             let start = Instant::now();
-            // SAFETY: `window_at` found the range in the mapping, and `host` has as many bytes, which
-            // is the promise of `read`; no Rust memory is in a mapping.
+            // SAFETY: `window_at` found the range in the mapping, and `host` has as many bytes, as `read` requires; no
+            // Rust memory is in a mapping.
             unsafe {
                 let (to, from) = (self.host.add(at as usize), self.window.add(at as usize));
                 cpu::copy_from(self.routine, self.caching, to, from, block as usize);
@@ -204,21 +200,19 @@ impl Reader {
     fn go_on(&self, slot: &Slot, pieces: &Pieces, mut at: u64) -> u64 {
         let mut taken = 0;
         while at < self.len {
-            // The loads may be inside a piece: the rest of it is taken when it arrives.
+            // The loads may be inside a piece: the rest of it is taken once it arrives.
             let number = pieces.with(at);
             match slot.arrived(number) {
                 Some(ring) => {
                     let end = pieces.range(number).end;
-                    // SAFETY: the piece has arrived there, and its place is used for another one only
-                    // after `progress` below.
+                    // SAFETY: the piece has arrived there, and its position is reused only after `progress` below.
                     unsafe { self.take(ring.add(pieces.place(at)), at, end) };
                     taken += end - at;
                     at = end;
                 }
                 None => {
                     if !slot.is_queued(number) {
-                        // The thread may need this CPU, for example in a process that is bound to
-                        // one.
+                        // The thread may need this CPU, for example in a process that is bound to one CPU.
                         thread::yield_now();
                     }
                     let end = self.len.min(at + BLOCK);
@@ -226,7 +220,7 @@ impl Reader {
                     at = end;
                 }
             }
-            // Only now may the thread reuse the places of these bytes.
+            // From here on the thread may reuse the positions of these bytes.
             slot.progress(at);
         }
         taken
@@ -235,14 +229,14 @@ impl Reader {
     /// Copies the bytes from `at` to `end` out of a ring.
     ///
     /// # Safety
-    /// They are at `from`, in page-locked memory that nothing writes.
+    /// The bytes are at `from`, in page-locked memory that nothing writes.
     unsafe fn take(&self, from: *const u8, at: u64, end: u64) {
         let len = (end - at) as usize;
-        // SAFETY: the caller's promise, and `read`'s: `host` has the bytes of the read, is ordinary
-        // memory, and not in a ring. The routine accepts ordinary memory.
+        // SAFETY: the caller's promise, and `read`'s: `host` has the bytes of the read, and is ordinary memory outside
+        // any ring. The routine accepts ordinary memory.
         unsafe {
             let to = self.host.add(at as usize);
-            // A routine that needs an uncached mapping would fault on the memory of the program.
+            // A routine that needs an uncached mapping would fault on the program's memory.
             if self.len as usize >= UNCACHED && !self.routine.needs_uncached_mapping() {
                 cpu::copy_to(self.routine, Caching::WriteCombined, to, from, len);
             } else {
@@ -252,7 +246,7 @@ impl Reader {
     }
 }
 
-/// Waits, but not long, until the condition holds.
+/// Waits until the condition holds, for a limited time.
 fn wait_briefly(is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() && start.elapsed() < MOST_WAIT {

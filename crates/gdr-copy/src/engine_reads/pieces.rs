@@ -1,18 +1,18 @@
-//! How a read is divided into pieces for the copy engine.
+//! The division of a read into pieces for the copy engine.
 
 use std::ops::Range;
 
-/// Bytes of a ring.
+/// The length of a ring in bytes.
 pub(super) const RING: usize = 4 << 20;
-/// The most pieces of a read that are queued but not yet copied.
+/// The maximum number of a read's pieces that are queued but not yet copied.
 pub(super) const AHEAD: usize = 8;
-/// The shortest and the longest piece; each costs some microseconds.
+/// The length of the shortest and the longest piece; each piece costs some microseconds.
 const SHORTEST: u64 = 64 << 10;
 const LONGEST: u64 = (RING / AHEAD) as u64;
-/// Pieces begin at multiples of this GPU address.
+/// Pieces begin at GPU addresses that are multiples of this.
 const ALIGNMENT: u64 = 4 << 10;
 
-/// The pieces of a read, numbered in order, and their places in the ring.
+/// The pieces of a read, numbered in order, and their positions in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
     /// The number of bytes of the first piece that precede the read.
@@ -25,12 +25,12 @@ pub(super) struct Pieces {
 impl Pieces {
     /// Divides a read of `len` bytes at a GPU address.
     pub(super) fn of(address: u64, len: u64) -> Self {
-        // As many pieces as may be queued, so that a short read has several in flight.
+        // As many pieces as can be queued, so that a short read has several in flight.
         let chunk = len / AHEAD as u64;
         Self {
             skip: address % ALIGNMENT,
             len,
-            // A piece is a power of two, which divides the ring, so no piece crosses its end.
+            // A power of two divides the ring, so no piece crosses its end.
             chunk: chunk.clamp(SHORTEST, LONGEST).next_power_of_two(),
         }
     }
@@ -52,12 +52,13 @@ impl Pieces {
         start.saturating_sub(self.skip)..end.min(self.len)
     }
 
-    /// Returns where the byte at `at` is in the ring.
+    /// Returns the position of the byte at `at` in the ring.
     pub(super) fn place(&self, at: u64) -> usize {
         (self.skip + at) as usize % RING
     }
 
-    /// Returns how many leading bytes the reader must have before piece `number` may take its place in the ring.
+    /// Returns how many leading bytes the reader must have before piece `number` may overwrite its position in the
+    /// ring.
     pub(super) fn free_after(&self, number: usize) -> u64 {
         let end = (number as u64 + 1) * self.chunk;
         end.saturating_sub(RING as u64 + self.skip)

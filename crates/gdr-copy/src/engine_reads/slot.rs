@@ -14,33 +14,33 @@ use super::pieces::{AHEAD, Pieces, RING};
 const READER: usize = 1;
 /// State bit: there is a request that the thread has not taken.
 const POSTED: usize = 2;
-/// State bit: the thread works on the request, and the copy engine may do so too.
+/// State bit: the thread works on the request, and so may the copy engine.
 const THREAD: usize = 4;
 const FLAGS: usize = READER | POSTED | THREAD;
 
-/// The progress of a reader that takes nothing more.
+/// The progress of a reader that takes no more pieces.
 const ENDED: u64 = u64::MAX;
 
-/// The distance between two flags: each has its own line.
+/// The distance between two flags, so that each has its own line.
 const FLAG: usize = 64;
 /// The size in bytes of a ring and the flags that follow it.
 pub(super) const RING_WITH_FLAGS: usize = RING + AHEAD * FLAG;
 
-/// Returns the place of the flag of piece `number` in a ring.
+/// Returns the position of the flag of piece `number` in a ring.
 pub(super) fn flag_of(number: usize) -> usize {
     RING + number % AHEAD * FLAG
 }
 
-/// What a reader asks for.
+/// A reader's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) source: u64,
-    /// Where it begins in the buffer of the source.
+    /// The offset in the buffer of the source.
     pub(super) offset: u64,
     pub(super) len: u64,
 }
 
-/// A place for one read at a time.
+/// A slot for one read at a time.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct Slot {
@@ -48,10 +48,9 @@ pub(super) struct Slot {
     source: AtomicU64,
     offset: AtomicU64,
     len: AtomicU64,
-    /// The number of leading bytes of the request that the reader has, from either source; or
-    /// [`ENDED`].
+    /// The number of leading bytes of the request that the reader has, from either source, or [`ENDED`].
     copied: AtomicU64,
-    /// Written by the thread before `queued`: the ring, and the flag that piece 0 would have.
+    /// Written by the thread before `queued`: the ring, and the flag value that piece 0 would have.
     ring: AtomicPtr<u8>,
     flag: AtomicU32,
     first: AtomicUsize,
@@ -65,7 +64,7 @@ impl Slot {
         lease
             .slot
             .store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
-        // A handler that leaves the read after this point finds the slot in the lease.
+        // A signal handler that leaves the read after this point finds the slot in the lease.
         compiler_fence(Ordering::SeqCst);
         // A lease is aligned to 8 bytes, so the low bits of its address are free for the flags.
         let (free, claimed) = (0, lease.address() | READER);
@@ -82,17 +81,17 @@ impl Slot {
         self.copied.store(copied, Ordering::Relaxed);
         self.first.store(0, Ordering::Relaxed);
         self.queued.store(0, Ordering::Relaxed);
-        // Stored last, because it shows all of the above to the thread.
+        // Stored last, because it publishes all stores above to the thread.
         self.state.fetch_or(POSTED, Ordering::SeqCst);
     }
 
-    /// Notes that the reader has the first `copied` bytes.
+    /// Records that the reader has the first `copied` bytes.
     pub(super) fn progress(&self, copied: u64) {
-        // Release: the thread overwrites the ring's places that the reader has read.
+        // Release: the thread overwrites positions in the ring that the reader has read.
         self.copied.store(copied, Ordering::Release);
     }
 
-    /// Returns where piece `number` is, if it has arrived. Called by the reader.
+    /// Returns the ring that contains piece `number`, if it has arrived. Called by the reader.
     pub(super) fn arrived(&self, number: usize) -> Option<*mut u8> {
         // Acquire: the ring and the flag were written before.
         let queued = self.queued.load(Ordering::Acquire);
@@ -110,12 +109,12 @@ impl Slot {
         (flag.load(Ordering::Acquire) == wanted).then_some(ring)
     }
 
-    /// Returns whether piece `number` is outstanding. Called by the reader.
+    /// Returns whether piece `number` has been queued. Called by the reader.
     pub(super) fn is_queued(&self, number: usize) -> bool {
         number < self.queued.load(Ordering::Relaxed)
     }
 
-    /// Stops the reader: the thread queues nothing from here on.
+    /// Stops the read: from here on the thread queues no piece.
     pub(super) fn stop(&self) {
         // Sequentially consistent, like the store in `may_queue`: either the thread sees this
         // store, or the reader sees which piece the thread queues.
@@ -130,13 +129,12 @@ impl Slot {
         is_taken && (first..queued).any(|number| self.arrived(number).is_none())
     }
 
-    /// Ends the reader's use of the slot, if it holds this lease. Withdraws a request that the
-    /// thread has not taken.
+    /// Ends the reader's use of the slot, if this lease holds it. Withdraws a request that the thread has not taken.
     fn leave(&self, lease: usize) {
         let mut state = self.state.load(Ordering::Relaxed);
-        // Only with this lease: another reader may have claimed the desk since.
+        // Only with this lease, because another reader may have claimed the slot in the meantime.
         while state & READER != 0 && state & !FLAGS == lease {
-            // The thread's bits stay until it has finished.
+            // The thread's bit stays set until it has finished.
             let left = state & THREAD;
             let order = (Ordering::SeqCst, Ordering::Relaxed);
             let swapped = self.state.compare_exchange(state, left, order.0, order.1);
@@ -166,13 +164,12 @@ impl Slot {
         };
         let taken = state & !POSTED | THREAD;
         let order = (Ordering::SeqCst, Ordering::Relaxed);
-        // Otherwise the reader has left in the meantime, and another one may have come.
+        // On failure the reader has left in the meantime, and another one may have claimed the slot.
         let swapped = self.state.compare_exchange(state, taken, order.0, order.1);
         swapped.is_ok().then_some(request)
     }
 
-    /// Records where the pieces from `first` on arrive; the first of them has the flag
-    /// `first_flag`.
+    /// Records the ring of the pieces from `first` on; the first of them has the flag `first_flag`.
     pub(super) fn begin(&self, ring: *mut u8, first: usize, first_flag: u32) {
         self.ring.store(ring, Ordering::Relaxed);
         self.flag
@@ -181,14 +178,14 @@ impl Slot {
         self.queued.store(first, Ordering::Release);
     }
 
-    /// Returns whether piece `number` may be queued now, because its reader still wants it. If not,
-    /// no later piece may be queued.
+    /// Returns whether piece `number` may be queued now, because its reader still wants it. If not, no later piece may
+    /// be queued.
     pub(super) fn may_queue(&self, number: usize, end: u64) -> bool {
         // See `stop`.
         self.queued.store(number + 1, Ordering::SeqCst);
         let is_wanted = self.has_reader() && self.copied.load(Ordering::SeqCst) < end;
         if !is_wanted {
-            // Taken back, so that `is_read` does not wait for a piece that is not queued.
+            // Withdrawn, so that `is_read` does not wait for a piece that is not queued.
             self.queued.store(number, Ordering::SeqCst);
         }
         is_wanted
@@ -204,7 +201,7 @@ impl Slot {
         self.copied.load(Ordering::Acquire)
     }
 
-    /// Ends the thread's work on the request: the copy engine does nothing more for it.
+    /// Ends the thread's work on the request: the copy engine has finished with it.
     pub(super) fn finish(&self) {
         self.state.fetch_and(!THREAD, Ordering::Release);
     }
@@ -237,12 +234,12 @@ impl Lease {
         }
     }
 
-    /// Ends a read that was left. Neither waits nor allocates; a second call does nothing.
+    /// Ends an abandoned read. Neither waits nor allocates; a second call does nothing.
     pub fn end(&self) {
-        // SAFETY: null or a slot, which are never freed.
+        // SAFETY: null or a slot; slots are never freed.
         if let Some(slot) = unsafe { self.slot.load(Ordering::Relaxed).as_ref() } {
             slot.leave(self.address());
-            // A handler that leaves a read here leaves it to the next call.
+            // If a handler leaves the read here, the next call frees the slot.
             compiler_fence(Ordering::SeqCst);
             self.slot.store(ptr::null_mut(), Ordering::Relaxed);
         }
@@ -344,14 +341,14 @@ mod tests {
         assert!(slot.is_queued(4) && !slot.is_queued(5));
         assert_eq!(slot.arrived(3), None);
         assert!(slot.is_read());
-        // SAFETY: a word of the memory above.
+        // SAFETY: a word in the memory above.
         unsafe { ring.add(flag_of(3)).cast::<u32>().write(9) };
         assert_eq!(slot.arrived(3), Some(ring));
         assert_eq!(slot.arrived(2), None, "before the first");
         assert_eq!(slot.arrived(4), None);
         assert_eq!(slot.arrived(5), None, "not queued");
         assert!(slot.is_read());
-        // SAFETY: another word of it.
+        // SAFETY: another word in the same memory.
         unsafe { ring.add(flag_of(4)).cast::<u32>().write(10) };
         assert!(!slot.is_read());
         lease.end();

@@ -28,7 +28,7 @@ fn machinery() -> Machinery {
     let context = Context::open_for(&gpu).unwrap();
     let pinned = context.pin(buffer.ptr(), buffer.len()).unwrap();
     let mapping = Arc::new(pinned.map().unwrap());
-    // SAFETY: the tests free the buffer only where that is what they are about.
+    // SAFETY: a test frees the buffer only to check that freed memory is not read.
     let part = unsafe { DeviceBuffer::borrowed_part(&gpu, buffer.ptr(), mapping.len()) }.unwrap();
     let reads = EngineReads::new(mapping, part).unwrap();
     Machinery {
@@ -42,17 +42,17 @@ fn byte(at: usize) -> u8 {
     (at * 7 + at / 251 + at / 65_536) as u8
 }
 
-/// Reads, and compares with what `machinery` wrote.
+/// Reads, and compares with what `machinery` has written.
 fn read(reads: &EngineReads, lease: &Lease, offset: usize, len: usize) {
     let mut bytes = vec![0xEE; len + 2];
-    // SAFETY: the memory has the bytes.
+    // SAFETY: the memory is as long as the read.
     unsafe { reads.read(lease, offset as u64, bytes.as_mut_ptr().add(1), len) }.unwrap();
     let wrong = (0..len).find(|&at| bytes[at + 1] != byte(offset + at));
     assert_eq!(wrong, None, "{len} bytes at {offset}");
     assert_eq!((bytes[0], bytes[len + 1]), (0xEE, 0xEE));
 }
 
-/// Reads until some bytes come by the copy engine.
+/// Reads until the copy engine has delivered some bytes.
 fn read_until_taken(reads: &EngineReads) {
     let (start, before, lease) = (Instant::now(), reads.taken(), Lease::new());
     while reads.taken() == before {
@@ -81,7 +81,7 @@ fn reads_are_exact_and_long_ones_come_by_the_copy_engine() {
         read(&reads, &lease, offset, len);
     }
     let mut byte = 0;
-    // SAFETY: nothing is read.
+    // SAFETY: the range is outside the mapping, so nothing is read.
     let beyond = unsafe { reads.read(&lease, LEN as u64, &mut byte, 1) };
     assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
 }
@@ -129,7 +129,7 @@ fn reads_that_were_left_keep_their_slots_until_their_leases_end() {
     read_until_taken(&reads);
 }
 
-/// Reads at a slot that nothing serves; returns how many bytes came from there.
+/// Reads through a slot that no thread serves; returns how many bytes came from there.
 fn read_at_slot(reads: &EngineReads, slot: &'static Slot, lease: &Lease, bytes: &mut [u8]) -> u64 {
     assert!(slot.claim(lease));
     let request = Request {
@@ -174,10 +174,10 @@ fn bind_to_one_cpu() {
     sched_setaffinity(None, &one).unwrap();
 }
 
-/// Returns how often another thread ran instead of this one.
+/// Returns how often this thread was switched out.
 fn switches() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel fills the structure, for which zeros are valid.
+    // SAFETY: the Linux kernel fills the structure, for which zeros are valid.
     let usage = unsafe {
         assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()), 0);
         usage.assume_init()
@@ -195,7 +195,7 @@ fn a_reader_lets_the_thread_run_where_both_have_one_cpu() {
     let slot: &'static Slot = Box::leak(Box::default());
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        // As the thread of the copy engine does.
+        // Yields in a loop, as the copy engine's thread does.
         scope.spawn(|| {
             bind_to_one_cpu();
             while !is_over.load(Ordering::Relaxed) {
@@ -209,7 +209,7 @@ fn a_reader_lets_the_thread_run_where_both_have_one_cpu() {
             let switched = switches() - before;
             is_over.store(true, Ordering::Relaxed);
             lease.end();
-            // Each time slice that it used up counts as well: of 3 ms, in a read of 20 ms.
+            // The count includes each expired time slice: 3 ms, in a read of 20 ms.
             let blocks = LEN as i64 / BLOCK as i64;
             assert!(switched > blocks / 10, "{switched} in {blocks} blocks");
         });

@@ -1,7 +1,7 @@
-//! LS64: a whole line by one instruction, in one piece (Arm ARM, FEAT_LS64: LD64B and ST64B are
-//! single-copy atomic 64-byte accesses).
+//! LS64: one instruction moves a whole line, in one piece (Arm ARM, FEAT_LS64: LD64B and ST64B are single-copy atomic
+//! 64-byte accesses).
 //!
-//! The memory must be Normal non-cacheable or Device and must support them; otherwise they fault.
+//! The memory must be Normal non-cacheable or Device and must support the instructions; otherwise they fault.
 
 use core::arch::asm;
 
@@ -9,10 +9,10 @@ use super::neon::Neon;
 use crate::cpu::isa::{Access, LineGroup};
 use crate::cpu::split::LINE;
 
-/// Whole lines by LD64B and ST64B, everything else as NEON does it.
+/// Whole lines by LD64B and ST64B, all other accesses as with NEON.
 pub(super) struct Ls64;
 
-/// One line by LD64B. The destination is host memory.
+/// Loads one line by LD64B. The destination is host memory.
 ///
 /// # Safety
 /// Same as [`Access::load_lines`] of one line.
@@ -30,7 +30,7 @@ unsafe fn load_line(host: *mut u8, window: *const u8) {
     }
 }
 
-/// Two lines by LD64B, both loads before the first host store.
+/// Loads two lines by LD64B, both before the first host store.
 ///
 /// # Safety
 /// Same as [`Access::load_lines`] of two lines.
@@ -59,13 +59,13 @@ impl Access for Ls64 {
 
     #[inline(always)]
     unsafe fn store_16(window: *mut u8, host: *const u8) {
-        // SAFETY: the trait's contract, passed on.
+        // SAFETY: as the trait's contract requires.
         unsafe { Neon::store_16(window, host) }
     }
 
     #[inline(always)]
     unsafe fn store_32(window: *mut u8, host: *const u8) {
-        // SAFETY: the trait's contract, passed on.
+        // SAFETY: as the trait's contract requires.
         unsafe { Neon::store_32(window, host) }
     }
 
@@ -85,13 +85,13 @@ impl Access for Ls64 {
 
     #[inline(always)]
     unsafe fn load_16(host: *mut u8, window: *const u8) {
-        // SAFETY: the trait's contract, passed on.
+        // SAFETY: as the trait's contract requires.
         unsafe { Neon::load_16(host, window) }
     }
 
     #[inline(always)]
     unsafe fn load_32(host: *mut u8, window: *const u8) {
-        // SAFETY: the trait's contract, passed on.
+        // SAFETY: as the trait's contract requires.
         unsafe { Neon::load_32(host, window) }
     }
 
@@ -101,7 +101,7 @@ impl Access for Ls64 {
         // SAFETY: the trait's contract.
         unsafe {
             match lines {
-                // The only line of a group goes to `last`.
+                // The only line of a group has the address `last`.
                 1 => load_line(group.last, group.window),
                 _ => load_two_lines(group),
             }

@@ -1,4 +1,4 @@
-//! aarch64 feature levels; assembly for the reasons given at the x86-64 ones.
+//! aarch64 feature levels. They use assembly, for the reasons given for x86-64.
 
 mod ls64;
 mod neon;
@@ -17,7 +17,7 @@ unsafe fn load_neon(host: *mut u8, window: *const u8, len: usize) {
 }
 
 unsafe fn store_ls64(window: *mut u8, host: *const u8, len: usize) {
-    // SAFETY: the routine's contract; it exists only where the CPU has the feature.
+    // SAFETY: the routine's contract; the routine is supported only if the CPU has the feature.
     unsafe { copy::store::<ls64::Ls64>(window, host, len) }
 }
 
@@ -26,22 +26,22 @@ unsafe fn load_ls64(host: *mut u8, window: *const u8, len: usize) {
     unsafe { copy::load::<ls64::Ls64>(host, window, len) }
 }
 
-/// `AT_HWCAP3` bit 3, `HWCAP3_LS64` (Linux arch/arm64/include/uapi/asm/hwcap.h).
+/// Returns bit 3 of `AT_HWCAP3`, `HWCAP3_LS64` (Linux arch/arm64/include/uapi/asm/hwcap.h).
 fn has_ls64() -> bool {
     const AT_HWCAP3: libc::c_ulong = 29;
     const HWCAP3_LS64: libc::c_ulong = 1 << 3;
-    // SAFETY: getauxval takes any number and answers 0 for those that it does not know.
+    // SAFETY: getauxval takes any number and returns 0 for unknown ones.
     unsafe { libc::getauxval(AT_HWCAP3) & HWCAP3_LS64 != 0 }
 }
 
-/// Returns the routine that every aarch64 CPU has.
+/// Returns the routine that every aarch64 CPU supports.
 pub(super) fn neon() -> &'static Routine {
     let [neon, _] = &ROUTINES;
     neon
 }
 
-/// Best first. `ls64` is last because its instructions fault where the memory of the window does
-/// not support them, and no feature bit shows it; it is used only by name.
+/// The routines, best first. `ls64` is last because its instructions fault if the memory of the window does not support
+/// them, which no feature bit shows; it is used only by name.
 pub(super) static ROUTINES: [Routine; 2] = [
     Routine::new(Parts {
         name: "neon",

@@ -7,7 +7,7 @@ use crate::cpu::isa::{Access, LineGroup};
 /// Vector register and register pair loads and stores.
 pub(super) struct Neon;
 
-/// As in the AVX-512 level of x86-64, with four registers for a line.
+/// Like the macro of the AVX-512 level, with four registers for a line.
 macro_rules! load_lines {
     ($n:ident, $group:ident;
      $a0:tt $b0:tt $c0:tt $d0:tt $(, $i:literal $a:tt $b:tt $c:tt $d:tt)+) => {
@@ -55,7 +55,7 @@ impl Neon {
     /// Same as [`Access::load_lines`] of `N` lines.
     #[inline(always)]
     unsafe fn load_exactly<const N: usize>(group: LineGroup) {
-        // Registers 8 to 15 are left out: a function that uses them has to save them.
+        // Registers 8 to 15 are not used, because a function that uses them has to save them.
         // SAFETY: the caller's promise; all registers written are declared.
         unsafe {
             load_lines!(N, group;

@@ -7,7 +7,7 @@ use crate::cpu::isa::{Access, LineGroup};
 /// Non-temporal stores and streaming loads of 32 bytes.
 pub(super) struct Avx2;
 
-/// As in the AVX-512 level, with two registers for a line.
+/// Like the macro of the AVX-512 level, with two registers for a line.
 macro_rules! load_lines {
     ($n:ident, $group:ident; $low0:tt $high0:tt $(, $i:literal $low:tt $high:tt)+) => {
         asm!(

@@ -1,8 +1,7 @@
-//! AVX-512: a whole line by one instruction. Needs F, BW (byte masks) and VL (the EVEX forms of 16
-//! and 32 bytes).
+//! AVX-512: one instruction moves a whole line. Needs F, BW (byte masks) and VL (the EVEX forms of 16 and 32 bytes).
 //!
-//! Only registers 16 to 31 are used: they leave the upper halves of registers 0 to 15 clean, so no
-//! `vzeroupper` is needed.
+//! Only registers 16 to 31 are used: they leave the upper halves of registers 0 to 15 clean, so that no `vzeroupper` is
+//! needed.
 
 use core::arch::asm;
 
@@ -16,8 +15,8 @@ pub(super) struct Streaming;
 /// Non-temporal stores, plain loads (`vmovdqa64`).
 pub(super) struct Plain;
 
-/// Loads of `$n` lines into zmm16 onwards, then their stores, as one block of assembly; the
-/// assembler's conditionals leave out the lines beyond `$n`.
+/// Loads `$n` lines into zmm16 onwards and then stores them, as one block of assembly; the assembler's conditionals
+/// leave out the lines beyond `$n`.
 macro_rules! load_lines {
     ($load:literal, $n:ident, $group:ident; $reg0:tt $(, $i:literal $reg:tt)+) => {
         asm!(
@@ -155,20 +154,19 @@ macro_rules! access {
 access!(Streaming, "vmovntdqa");
 access!(Plain, "vmovdqa64");
 
-/// Stores `len` bytes that lie in one line, beginning `skip` bytes into it, by one instruction: a
-/// byte-masked store of the line, or one of 16 or 32 bytes where the range is exactly that.
+/// Stores `len` bytes that lie in one line, starting `skip` bytes into it, by one instruction: a byte-masked store of
+/// the line, or a store of 16 or 32 bytes if the range is exactly that.
 ///
 /// # Safety
 /// Same as [`copy::store`](crate::cpu::copy::store); `len` is 1 to 63 and `skip + len` at most
 /// 64.
 #[inline(always)]
 unsafe fn store_part(window: *mut u8, host: *const u8, skip: usize, len: usize) {
-    // SAFETY: the caller's promise; each width is used only where the window is aligned to it. A
-    // masked load or store touches, and faults on, only the bytes whose mask bit is set: the range.
+    // SAFETY: the caller's promise; each width is used only if the window is aligned to it. A masked load or store
+    // accesses, and faults on, only the bytes whose mask bit is set, which are the range.
     unsafe {
         match len {
-            // A word goes by a store of its own width, as in every routine, so that it is never
-            // torn.
+            // A word is stored by a store of its own width, as in every routine, so that it is never torn.
             _ if scalar::is_word(skip, len) => scalar::store_one(window, host, len),
             16 if skip.is_multiple_of(16) => Streaming::store_16(window, host),
             32 if skip.is_multiple_of(32) => Streaming::store_32(window, host),
@@ -196,8 +194,8 @@ unsafe fn store_part(window: *mut u8, host: *const u8, skip: usize, len: usize) 
 /// Same as [`copy::store`](crate::cpu::copy::store).
 pub(super) unsafe fn store_masked(mut window: *mut u8, mut host: *const u8, len: usize) {
     let split = StoreSplit::of(window.addr(), len);
-    // SAFETY: the split's parts cover the range one after another: the head lies in the line it
-    // starts in, lines start on a boundary, the tail is less than a line from a boundary.
+    // SAFETY: the split's parts cover the range one after another: the head lies in the line that it starts in, lines
+    // start on a boundary, and the tail is less than a line from a boundary.
     unsafe {
         if split.head != 0 {
             store_part(window, host, window.addr() % LINE, split.head);

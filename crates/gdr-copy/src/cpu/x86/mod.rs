@@ -1,9 +1,8 @@
 //! x86-64 feature levels.
 //!
-//! Everything that touches the window is assembly with fixed registers. The vector intrinsics are
-//! not volatile: a compiler may merge, split, repeat or drop them, and functions that use them can
-//! only be inlined into functions with the same target features. A line of assembly is neither
-//! touched nor moved, and reads memory exactly as written.
+//! All accesses to the window are assembly with fixed registers. The vector intrinsics are not volatile: a compiler may
+//! merge, split, repeat or drop them, and functions that use them can be inlined only into functions with the same
+//! target features. The compiler neither changes nor moves assembly, which accesses memory exactly as written.
 
 mod avx2;
 mod avx512;
@@ -19,7 +18,7 @@ use core::arch::x86_64::{__cpuid, __cpuid_count};
 macro_rules! functions {
     ($store:ident, $load:ident, $access:ty) => {
         unsafe fn $store(window: *mut u8, host: *const u8, len: usize) {
-            // SAFETY: the routine's contract; it exists only where the CPU has the features.
+            // SAFETY: the routine's contract; the routine is supported only if the CPU has the features.
             unsafe { copy::store::<$access>(window, host, len) }
         }
         unsafe fn $load(host: *mut u8, window: *const u8, len: usize) {
@@ -44,7 +43,7 @@ functions!(
 functions!(store_avx2, load_avx2, avx2::Avx2);
 functions!(store_sse41, load_sse41, sse41::Sse41);
 
-/// One store of 16 bytes, as every level has it.
+/// Stores 16 bytes by one store, as every level does.
 ///
 /// # Safety
 /// `window` is mapped and a multiple of 16, `host` is valid for reading 16 bytes.
@@ -65,17 +64,17 @@ fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2")
 }
 
-/// CPUID leaf 7, subleaf 0, ECX bit 28 (Intel SDM volume 2, CPUID). The instruction needs no
-/// enabling by the operating system.
+/// Returns CPUID leaf 7, subleaf 0, ECX bit 28 (Intel SDM volume 2, CPUID). The operating system does not have to
+/// enable the instruction.
 fn has_movdir64b() -> bool {
     #[allow(unused_unsafe)] // Safe functions from Rust 1.94 on.
-    // SAFETY: CPUID exists on every x86-64 CPU; leaf 7 is asked for only where it exists.
+    // SAFETY: CPUID exists on every x86-64 CPU; leaf 7 is read only if it exists.
     unsafe {
         __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & (1 << 28) != 0
     }
 }
 
-/// Best first.
+/// The routines, best first.
 pub(super) static ROUTINES: [Routine; 7] = [
     Routine::new(Parts {
         name: "avx512",
@@ -147,7 +146,7 @@ mod tests {
     /// Calls `copy` with clean registers and returns the upper halves of ymm0 to ymm15 afterwards.
     ///
     /// # Safety
-    /// The CPU has AVX; the arguments are what `copy` takes.
+    /// The CPU has AVX; the arguments satisfy the contract of `copy`.
     unsafe fn upper_halves_after(
         copy: unsafe fn(*mut u8, *const u8, usize),
         to: *mut u8,
@@ -155,9 +154,9 @@ mod tests {
         len: usize,
     ) -> [[u8; 16]; 16] {
         let mut registers = Lines([0xEE; 1024]);
-        // SAFETY: `vzeroall` leaves the registers as a function may find them. Baseline code
-        // between the call and the stores uses lower halves only, and writing those leaves the
-        // upper ones alone; `registers` has room for all sixteen.
+        // SAFETY: `vzeroall` leaves the registers in a state that a function may be called with. Baseline code between
+        // the call and the stores uses only lower halves, and writing those leaves the upper ones unchanged;
+        // `registers` has room for all sixteen.
         unsafe {
             asm!("vzeroall", clobber_abi("sysv64"));
             copy(to, from, len);

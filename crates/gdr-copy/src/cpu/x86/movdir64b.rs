@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 
 use crate::cpu::isa::{Access, LineGroup};
 
-/// Whole lines by MOVDIR64B, everything else as `A` does it.
+/// Whole lines by MOVDIR64B, all other accesses by `A`.
 pub(super) struct Direct<A>(PhantomData<A>);
 
 impl<A: Access> Access for Direct<A> {
@@ -14,7 +14,7 @@ impl<A: Access> Access for Direct<A> {
 
     #[inline(always)]
     unsafe fn store_16(window: *mut u8, host: *const u8) {
-        // SAFETY: the trait's contract, passed on; as in all methods below but one.
+        // SAFETY: as the trait's contract requires; the same applies to the other methods that call `A`.
         unsafe { A::store_16(window, host) }
     }
 

@@ -7,7 +7,7 @@ use crate::cpu::isa::{Access, LineGroup};
 /// Non-temporal stores and streaming loads of 16 bytes.
 pub(super) struct Sse41;
 
-/// As in the AVX-512 level, with four registers for a line.
+/// Like the macro of the AVX-512 level, with four registers for a line.
 macro_rules! load_lines {
     ($n:ident, $group:ident;
      $a0:tt $b0:tt $c0:tt $d0:tt $(, $i:literal $a:tt $b:tt $c:tt $d:tt)+) => {
