@@ -4,9 +4,9 @@
 //! cargo run --release -p gdr-copy --example ping_pong
 //! ```
 //!
-//! The CPU stores the number of a round into GPU memory through a mapping; the kernel polls that
-//! word and answers in page-locked host memory. Without a GPU it runs on a simulated one and says
-//! so; then the times mean nothing.
+//! The CPU stores the number of a round into GPU memory through a mapping; the kernel polls that word and answers in
+//! page-locked host memory. Without a GPU the example uses a simulated one and reports that; the times are then
+//! meaningless.
 
 use std::error::Error;
 use std::hint;
@@ -20,7 +20,7 @@ use gdr_cuda::{
 };
 
 const ROUNDS: u32 = 100;
-/// How long an answer may take before the run fails.
+/// The time limit of a round; a slower answer fails the run.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {

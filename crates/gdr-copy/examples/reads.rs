@@ -1,15 +1,14 @@
-//! Reads of GPU memory by the resident kernel and by the copy engine, and what a fault does to them.
+//! Reads of GPU memory by the resident kernel and by the copy engine, and the effect of a fault on them.
 //!
 //! ```text
 //! cargo run --release -p gdr-copy --example reads
 //! compute-sanitizer target/release/examples/reads valid
 //! ```
 //!
-//! Reads by the resident kernel return what was stored just before, at every offset and length, and
-//! also when the numbers of requests come again. Calls that wait for the whole context return while
-//! reads go on. Then a kernel faults during a long read: it ends with the number of bytes that were
-//! copied, and so do reads by the resident kernel, with an error. `valid` leaves out the fault, and most
-//! reads. Needs an NVIDIA GPU; exits with 77 without one.
+//! Reads by the resident kernel return what was stored just before, at every offset and length, and also when request
+//! numbers repeat. Calls that wait for the whole context return while reads go on. Then a kernel faults during a long
+//! read: the read ends with the number of bytes that were copied, and reads by the resident kernel end with an error.
+//! `valid` leaves out the fault, and most reads. Needs an NVIDIA GPU; exits with 77 without one.
 
 use std::error::Error as StdError;
 use std::num::NonZeroU16;
@@ -23,20 +22,20 @@ use gdr_copy::plan::{Calibration, CopyPath, Machine, PathLimits, Planner};
 use gdr_copy::{Context, Copier, Error};
 use gdr_cuda::{Cuda, DeviceBuffer, DevicePtr, Gpu, Launch, MemoryKind, Ordinal};
 
-/// Long enough that a fault comes in the middle: some 20 ms at 50 GB/s.
+/// Long enough for a fault in the middle: about 20 ms at 50 GB/s.
 const LEN: usize = 1 << 30;
-/// What takes this long hangs.
+/// An operation that takes this long hangs.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Requests are numbered with 16 bits.
+/// More than the request numbers of 16 bits, so that they repeat.
 const MANY: usize = 70_000;
-/// Enough for every length and alignment, by a kernel that runs many times slower.
+/// Enough reads for every length and alignment with a kernel that runs many times slower.
 const FEW: usize = 2000;
 
 /// What to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     All,
-    /// Only accesses that are valid, for a tool that looks for others.
+    /// Only valid accesses, for a tool that reports invalid ones.
     Valid,
 }
 
@@ -107,11 +106,11 @@ fn next(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// Stores by CPU, then reads of the same bytes by the kernel.
+/// Stores by the CPU, then reads the same bytes through the kernel.
 fn fresh(copier: &Copier, count: usize) -> Result {
     let mut state = 7;
     for round in 0..count {
-        // Most are short, so that the numbers come again soon.
+        // Most reads are short, so that request numbers repeat soon.
         let longest = if round % 64 == 0 { 100_000 } else { 200 };
         let len = (next(&mut state) % longest + 1) as usize;
         let offset = next(&mut state) % (1 << 20);
@@ -150,7 +149,7 @@ fn latency(copier: &Copier) -> Result {
     Ok(())
 }
 
-/// Freeing page-locked memory waits for every kernel of the context.
+/// Reads while page-locked memory is freed, which waits for every kernel of the context.
 fn beside_waits(gpu: &Gpu, copier: &Copier) -> Result {
     let ends = AtomicBool::new(false);
     thread::scope(|scope| -> Result {
@@ -179,7 +178,7 @@ fn beside_waits(gpu: &Gpu, copier: &Copier) -> Result {
     })
 }
 
-/// Makes the context unusable in the middle of a read, by a kernel that writes to no memory.
+/// Makes the context unusable in the middle of a read, by a kernel that writes to an invalid address.
 fn fault(gpu: &Gpu, buffer: &Arc<DeviceBuffer>, copier: &Copier) -> Result {
     let expected: Vec<u8> = (0..LEN).map(|at| (at * 31 + (at >> 12)) as u8).collect();
     let stream = gpu.stream()?;
@@ -194,7 +193,7 @@ fn fault(gpu: &Gpu, buffer: &Arc<DeviceBuffer>, copier: &Copier) -> Result {
         });
         thread::sleep(Duration::from_millis(5));
         let (dst, words, seed) = (DevicePtr::new(16), 1, 0);
-        // SAFETY: none: the address is invalid, and the GPU reports that as an error of the context.
+        // SAFETY: none is accessed: the address is invalid, and the GPU reports that as an error of the context.
         unsafe { stream.launch(&Launch::Fill { dst, words, seed }) }?;
         let (read, took, bytes) = reader.join().map_err(|_| "the reader panicked")?;
         let copied = match read {

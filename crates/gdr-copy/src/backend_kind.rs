@@ -18,9 +18,8 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// Every backend, in the order in which they are tried: first the module, if it is loaded (its users
-    /// know its semantics), then what CUDA supports officially, then the stock driver and, if allowed, the
-    /// simulation.
+    /// Every backend, in the order in which they are tried: first the module, if it is loaded (its users know its
+    /// semantics), then what CUDA supports officially, then the stock driver and, if allowed, the simulation.
     pub const ORDER: [Self; 4] = [Self::Gdrdrv, Self::DmaBuf, Self::Rm, Self::Sim];
 
     /// Returns the name, as used in `GDR_BACKEND`.

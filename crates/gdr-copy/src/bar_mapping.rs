@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use gdr_process::ProcessId;
 
 /// Returns the size of a host page, the unit of a mapping. Every platform with an NVIDIA GPU has pages of at least 4
-/// KiB; a 64 KiB GPU page is a multiple of every host page size.
+/// KiB; a GPU page of 64 KiB is a multiple of every host page size.
 pub(crate) fn host_page() -> u64 {
     rustix::param::page_size() as u64
 }
@@ -34,21 +34,21 @@ pub(crate) struct FdRange<'fd> {
 
 /// A CPU mapping of GPU memory, unmapped on drop.
 ///
-/// The address range is a device mapping that this type made: it belongs to no Rust allocation, and
-/// no reference points into it.
+/// The address range is a device mapping that this type created: it belongs to no Rust allocation, and no reference
+/// points into it.
 #[derive(Debug)]
 pub(crate) struct BarMapping {
     base: NonNull<u8>,
     len: usize,
     caching: Caching,
     origin: ProcessId,
-    /// Dropped after the munmap (the driver's record of the mapping).
+    /// The driver's record of the mapping, dropped after the munmap.
     keep: Option<Box<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: this value alone owns the range, and the range is not bound to a thread.
 unsafe impl Send for BarMapping {}
-// SAFETY: methods of a shared mapping return its address and its length only.
+// SAFETY: methods of a shared mapping return only its address and its length.
 unsafe impl Sync for BarMapping {}
 
 impl BarMapping {
@@ -147,7 +147,7 @@ impl BarMapping {
         self
     }
 
-    /// For drivers that report the kind of mapping only after the mmap.
+    /// Sets the kind of mapping, for drivers that report it only after the mmap.
     pub(crate) fn with_caching(mut self, caching: Caching) -> Self {
         self.caching = caching;
         self
@@ -172,9 +172,9 @@ impl BarMapping {
 
 impl Drop for BarMapping {
     fn drop(&mut self) {
-        // A child does not inherit the range, and may have other memory there.
+        // A child does not inherit the range, and may have mapped other memory there.
         if self.origin.is_current() {
-            // SAFETY: this value owns the range, and nothing that borrowed it is left.
+            // SAFETY: this value owns the range, and no borrow of it is left.
             if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) } {
                 tracing::error!("munmap of {} bytes failed: {error}", self.len);
             }

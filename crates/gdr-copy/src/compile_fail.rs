@@ -1,5 +1,5 @@
-//! What must not compile, as doctests. Each has a twin that differs in the marked line and
-//! compiles, so that a renamed function cannot make the failure mean something else.
+//! Programs that must not compile, as doctests. Each has a twin that differs only in the marked line and compiles, so
+//! that a renamed function cannot change the meaning of the failure.
 //!
 //! # A flag does not outlive its mapping
 //!

@@ -11,10 +11,10 @@ use crate::plan::CopyPath;
 use crate::report::Route;
 use gdr_process::ProcessId;
 
-/// This crate's results.
+/// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why GPU memory could not be pinned, mapped or copied: what failed, why, what to do.
+/// The reason why GPU memory could not be pinned, mapped or copied, with a remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the names of the fields say it")]
@@ -48,7 +48,7 @@ pub enum Error {
         base: DevicePtr,
         size: u64,
     },
-    /// The range is empty, or ends after the address space.
+    /// The range is empty, or ends after the end of the address space.
     #[error("{len} bytes at {ptr} cannot be pinned: pin at least one byte")]
     EmptyRange { ptr: DevicePtr, len: u64 },
     /// A device node could not be opened.
@@ -256,7 +256,7 @@ impl Error {
     }
 }
 
-/// Refuses in any process but this one.
+/// Fails in any process other than this one.
 pub(crate) fn only_in(process: &ProcessId) -> Result<()> {
     match process.is_current() {
         true => Ok(()),
@@ -287,7 +287,7 @@ fn kind_remedy(kind: PointerKind) -> &'static str {
 fn node_remedy(path: &str, source: &io::Error) -> &'static str {
     let of_gdrdrv = path.ends_with("gdrdrv");
     match source.raw_os_error() {
-        // ENXIO and ENODEV: the node was made by hand, or is left over from an unloaded module.
+        // ENXIO and ENODEV: the node was created by hand, or is left over from an unloaded module.
         Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) if of_gdrdrv => {
             "the gdrdrv module is not loaded (modprobe gdrdrv, as root), or the container does not \
              pass the device in (--device /dev/gdrdrv)"

@@ -22,7 +22,7 @@ macro_rules! flag_word {
 }
 flag_word!(u8, u16, u32, u64);
 
-/// A naturally aligned word in GPU memory, which is stored and loaded by single instructions.
+/// A naturally aligned word in GPU memory that is stored and loaded by single instructions.
 ///
 /// Values are never torn. Each method documents its ordering.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +32,8 @@ pub struct Flag<'mapping, T> {
     mapping: PhantomData<&'mapping ()>,
 }
 
-// SAFETY: the address lies in a mapping that outlives the flag (by the lifetime), and device
-// accesses may come from any thread.
+// SAFETY: the address is in a mapping that outlives the flag (by the lifetime), and any thread may make device
+// accesses.
 unsafe impl<T: FlagWord> Send for Flag<'_, T> {}
 // SAFETY: as above; a flag has no interior state.
 unsafe impl<T: FlagWord> Sync for Flag<'_, T> {}
@@ -59,8 +59,8 @@ impl<T: FlagWord> Flag<'_, T> {
         assert!(self.origin.is_current_fast(), "{}", Error::ForkedChild);
     }
 
-    /// Stores `value` with a single instruction, after all earlier stores of this thread to the mapping, and
-    /// flushes it from the write-combining buffer: the usual "data, then flag".
+    /// Stores `value` with a single instruction, after all earlier stores of this thread to the mapping, and flushes it
+    /// from the write-combining buffer. Use it to write data, then a flag.
     ///
     /// # Panics
     /// In a forked child, which has no mapping.
@@ -88,15 +88,15 @@ impl<T: FlagWord> Flag<'_, T> {
         unsafe { self.at.read_volatile() }
     }
 
-    /// Reads the word. Later reads of the mapping by this thread never return older data: the usual "flag,
-    /// then data".
+    /// Reads the word. Later reads of the mapping by this thread never return older data. Use it to read a flag, then
+    /// data.
     ///
     /// # Panics
     /// In a forked child, which has no mapping.
     #[inline]
     pub fn load_acquire(&self) -> T {
         let value = self.load();
-        // After the load, so that later reads do not come from a buffer that was filled before it.
+        // After the load, so that later reads are not served from a buffer that was filled before it.
         fence::fresh_load_fence();
         value
     }

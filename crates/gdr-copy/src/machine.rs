@@ -11,7 +11,7 @@ use crate::copier::cpu_pool::local_cpus;
 use crate::mapping::Mapping;
 use crate::plan::ProfileKey;
 
-/// The default limit of threads per copy: four threads saturate PCIe Gen5 x16 with stores.
+/// The default maximum number of threads per copy: four threads saturate PCIe Gen5 x16 with stores.
 const MOST_THREADS: u16 = 4;
 
 /// Returns the key of the profile for copies between this process and `mapping`, on `gpu`.
@@ -28,7 +28,7 @@ pub fn profile_key(gpu: &Gpu, mapping: &Mapping) -> ProfileKey {
     }
 }
 
-/// Returns the name of this machine's CPU. It is read only once, because the kernel takes microseconds for each
+/// Returns the name of this machine's CPU. It is read only once, because the Linux kernel takes microseconds for each
 /// CPU in `/proc/cpuinfo`.
 fn own_cpu() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
@@ -69,14 +69,14 @@ fn version_in(text: &str) -> Option<&str> {
     text.lines().next()?.split_whitespace().find(numbers)
 }
 
-/// Returns the CPU's name in `/proc/cpuinfo`: its model on x86, implementer and part on aarch64.
+/// Returns the CPU's name in `/proc/cpuinfo`: the model on x86, the implementer and part on aarch64.
 fn cpu_name(cpuinfo: &str) -> Option<String> {
     let field = |name: &str| {
         let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
         let found = lines.find(|(key, _)| key.trim() == name);
         found.map(|(_, value)| value.trim().to_owned())
     };
-    // On aarch64 the kernel reports numbers instead of a name.
+    // On aarch64 the Linux kernel reports numbers instead of a name.
     field("model name").or_else(|| {
         let (implementer, part) = (field("CPU implementer")?, field("CPU part")?);
         Some(format!("implementer {implementer} part {part}"))

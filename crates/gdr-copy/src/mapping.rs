@@ -25,7 +25,7 @@ pub struct Mapping {
     state: Arc<PinState>,
 }
 
-/// What copies need, as plain numbers, so that a copy reads a single cache line.
+/// The values that a copy needs, so that it reads a single cache line.
 #[derive(Clone, Copy, Debug)]
 struct View {
     base: *mut u8,
@@ -115,8 +115,7 @@ impl Mapping {
         let view = View {
             // A mapping may end before the pinned pointer, and then has no bytes.
             base: bar.as_ptr().wrapping_add(skip.min(mapped) as usize),
-            // The last page may extend past the range, into memory that was not pinned for the
-            // caller.
+            // The last page may extend past the range, into memory that was not pinned for the caller.
             len: mapped.saturating_sub(skip).min(state.len),
             caching: bar.caching(),
             routine: state.routine(bar.caching()),

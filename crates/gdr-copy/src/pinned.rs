@@ -113,7 +113,7 @@ impl Pinned {
             .checked_next_multiple_of(host_page())
             .filter(|&len| len > 0 && len <= available)
             .ok_or(Error::MapLength { wanted, available })?;
-        // Set before the driver maps the range, so that only one of two threads does.
+        // Set before the driver maps the range, so that only one of two threads maps it.
         if state.is_mapped.swap(true, Ordering::AcqRel) {
             return Err(Error::AlreadyMapped);
         }
@@ -175,7 +175,7 @@ mod tests {
         assert!(pinned.is_mapped());
         assert!(matches!(pinned.map(), Err(Error::AlreadyMapped)));
         drop(mapping);
-        // A mapping of one byte covers one page. The pinned pointer is 100 bytes into it.
+        // A mapping of one byte covers one page, and the pinned pointer is 100 bytes into that page.
         let page = pinned.map_with(MapOptions::new().with_len(1)).unwrap();
         assert_eq!(
             (page.len(), page.window().1),

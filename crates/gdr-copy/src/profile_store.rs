@@ -35,9 +35,9 @@ pub enum ProfileError {
     File {
         /// The file.
         path: PathBuf,
-        /// What failed.
+        /// The operation that failed.
         verb: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The file is not a profile.
@@ -45,21 +45,21 @@ pub enum ProfileError {
     Text {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: ParseProfileError,
     },
 }
 
 impl ProfileStore {
-    /// Opens this user's directory: `gdr/copy` in `$XDG_STATE_HOME`, or else in `$HOME/.local/state`. A program
-    /// that has more rights than its caller has none.
+    /// Opens this user's directory: `gdr/copy` in `$XDG_STATE_HOME`, or otherwise in `$HOME/.local/state`. Fails in a
+    /// program with more rights than its caller.
     ///
     /// # Errors
     /// [`ProfileError::NoFolder`].
     pub fn of_user() -> Result<Self, ProfileError> {
         let absolute = |name: &str| {
             let path = gdr_process::variable(name).map(PathBuf::from);
-            // The XDG specification says to ignore relative paths.
+            // The XDG specification requires that relative paths are ignored.
             path.filter(|path| path.is_absolute())
         };
         let state = absolute("XDG_STATE_HOME")
@@ -125,7 +125,7 @@ impl ProfileStore {
     }
 }
 
-/// The origin of a calibration.
+/// The source of a calibration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CalibrationSource {
     /// The built-in costs.
@@ -221,7 +221,7 @@ mod tests {
         let path = store.save(&profile).unwrap();
         assert_eq!(path, store.path(&profile.key));
         assert_eq!(store.load(&profile.key).unwrap(), Some(profile.clone()));
-        // Another machine whose file has the same name.
+        // Another machine, whose file has the same name.
         let mut other = profile.key.clone();
         other.cpu = "XEON".to_owned();
         assert_eq!(store.path(&other), path);

@@ -4,19 +4,19 @@ use std::fmt;
 
 use gdr_cuda::DevicePtr;
 
-/// Version of a kernel module, e.g. 2.5.
+/// The version of a kernel module, such as 2.5.
 pub type ModuleVersion = (u16, u16);
 
-/// What a backend supports, in GDRCopy's terms.
+/// The features of a backend, in GDRCopy's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Mappings outlive `cudaFree`.
+    /// Whether mappings outlive `cudaFree`.
     pub persistent: bool,
-    /// [`Bus::Pcie`](crate::Bus::Pcie) can be requested (but may still fail on this platform).
+    /// Whether [`Bus::Pcie`](crate::Bus::Pcie) can be requested (it may still fail on this platform).
     pub force_pcie: bool,
-    /// Mappings are mmaps of a dma-buf.
+    /// Whether mappings are mmaps of a dma-buf.
     pub dma_buf_mmap: bool,
-    /// Version of the `gdrdrv` module, if that is the backend.
+    /// The version of the `gdrdrv` module, if that is the backend.
     pub module: Option<ModuleVersion>,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Route {
 pub struct RouteReport {
     /// The route.
     pub route: Route,
-    /// Why it does not; `None` if it works and has passed its self-test, if it needs one.
+    /// Why it does not work; `None` if it works and has passed its self-test, if it needs one.
     pub refusal: Option<String>,
 }
 
@@ -73,10 +73,10 @@ pub struct Bar1 {
 /// The pages of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinInfo {
-    /// Where the pinned pages start, at or below the pointer that was pinned.
+    /// The start of the pinned pages, at or below the pinned pointer.
     pub va: DevicePtr,
-    /// Number of bytes pinned, starting at `va`.
+    /// The number of bytes pinned, starting at `va`.
     pub mapped_size: u64,
-    /// Unit of both, in bytes.
+    /// The unit of both, in bytes.
     pub page_size: u32,
 }

@@ -15,7 +15,7 @@ use gdr_cuda::{DeviceBuffer, Gpu, HostBuffer, MemoryKind, Ordinal, SimDriver};
 use snapshot::assert_contains;
 
 const LEN: usize = 5 << 20;
-/// For what must come, however slow the machine is.
+/// A limit that even a slow machine does not reach.
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Machinery {
@@ -39,7 +39,7 @@ fn machinery_of(len: usize, limits: PathLimits) -> Machinery {
     let buffer = Arc::new(gpu.allocate(MemoryKind::Plain, len as u64).unwrap());
     let context = Context::open_for(&gpu).unwrap();
     let mapping = context.pin_buffer(&buffer).unwrap().map().unwrap();
-    // The costs of PCIe, so that the planner uses the copy engine.
+    // Uses the costs of PCIe, so that the planner chooses the copy engine.
     let planner = Planner::new(&Calibration::built_in(Machine::Pcie), limits);
     let copier = Copier::new(mapping, Arc::clone(&buffer), planner).unwrap();
     Machinery {
@@ -56,7 +56,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Host memory with these bytes.
+/// Returns page-locked memory with these bytes.
 fn page_locked(gpu: &Gpu, bytes: &[u8]) -> Arc<HostBuffer> {
     let memory = gpu.allocate_host(bytes.len()).unwrap();
     memory.write(0, bytes).unwrap();
@@ -291,8 +291,7 @@ fn freed_memory_is_not_reached_by_the_copy_engine() {
         .unwrap()
         .map()
         .unwrap();
-    // SAFETY: the memory is freed below; the copier finds that out before each copy, and no copy is
-    // queued then.
+    // SAFETY: the memory is freed below; the copier detects that before each copy, and no copy is queued at that point.
     let borrowed = unsafe { DeviceBuffer::borrowed(&gpu, memory.ptr(), memory.len()) }.unwrap();
     let limits = PathLimits::all(threads(1));
     let planner = Planner::new(&Calibration::built_in(Machine::Pcie), limits);
@@ -318,7 +317,7 @@ fn freed_memory_is_not_reached_by_the_copy_engine() {
         let error = refused.unwrap_err();
         assert!(matches!(error, Error::Freed { .. }), "{error}");
     }
-    // The mapping keeps the memory itself.
+    // The mapping itself keeps the memory.
     copier
         .write_at_by(CopyPath::ONE_THREAD, 0, &[1; 64])
         .unwrap();
@@ -352,7 +351,7 @@ fn a_destroyed_context_ends_a_copy(threads: NonZeroU16) {
             panic!("{error}");
         };
         assert_eq!(*len, LEN as u64);
-        // The first eight chunks are queued in order; several threads queue later ones as they come.
+        // The first eight chunks are queued in order; with several threads, later ones are queued in any order.
         let counted = ends.partition_point(|end| end <= copied) as u64;
         let least = if threads.get() == 1 {
             queued
@@ -403,7 +402,7 @@ fn a_copy_that_runs_when_the_context_is_destroyed_ends_with_an_error() {
     }
     let refused = copier.read_at_by(CopyPath::CopyEngine, 0, &mut vec![0; LEN]);
     assert!(matches!(refused, Err(Error::Incomplete { copied: 0, .. })));
-    // Loads by CPU need no context.
+    // Loads by the CPU need no context.
     copier
         .read_at_by(CopyPath::ONE_THREAD, 0, &mut [0; 64])
         .unwrap();
@@ -474,7 +473,7 @@ fn a_batch_copies_all_of_its_pieces_or_says_how_much() {
         assert!(*place == bytes[at..at + len]);
     }
 
-    // A piece outside is found before anything is written.
+    // A piece outside the mapping is detected before anything is written.
     let refused = copier.write_batch(&[(0, &[9; 8]), (LEN as u64, &[9])]);
     assert!(matches!(refused, Err(Error::OutOfRange { .. })));
     let mut first = [0; 8];

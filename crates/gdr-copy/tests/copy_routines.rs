@@ -1,5 +1,5 @@
-//! Every copy routine that this CPU can run, on ordinary memory between two inaccessible pages:
-//! a store or load outside of what is allowed either faults or is seen in the bytes round it.
+//! Every copy routine that this CPU supports, on ordinary memory between two inaccessible pages: an invalid store or
+//! load either faults or shows in the bytes around the range.
 
 use std::cmp::min;
 use std::ops::Range;
@@ -12,14 +12,14 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 const PAGE: usize = 4096;
 const LINE: usize = 64;
 
-/// Pages of memory with an inaccessible page before and after, filled with a pattern.
+/// Pages of memory with an inaccessible page before and after them, filled with a pattern.
 struct Arena {
     start: *mut u8,
-    /// What the memory holds when nothing was copied into it.
+    /// The contents of the memory before any copy into it.
     pattern: Vec<u8>,
 }
 
-/// Where a range is put: as near to one of the inaccessible pages as its alignment allows.
+/// The position of a range: as near to one of the inaccessible pages as its alignment allows.
 #[derive(Clone, Copy, Debug)]
 enum Side {
     Low,
@@ -27,7 +27,7 @@ enum Side {
 }
 
 impl Arena {
-    /// `tag` is 0 or 0x80: arenas of different tags differ in every byte, whatever the offsets.
+    /// Allocates the pages. `tag` is 0 or 0x80: arenas with different tags differ in every byte, at all offsets.
     fn new(pages: usize, tag: u8) -> Self {
         let size = pages * PAGE;
         // SAFETY: the kernel chooses the address, so no other mapping is replaced.
@@ -45,7 +45,7 @@ impl Arena {
             // SAFETY: the page is the first or the last of the mapping just made.
             unsafe { mprotect(page, PAGE, MprotectFlags::empty()) }.expect("protect a page");
         }
-        // 127 is prime to the line and page sizes, so misplaced copies do not look right.
+        // 127 is coprime to the line and page sizes, so misplaced copies are detected.
         let pattern: Vec<u8> = (0..size).map(|at| (at % 127) as u8 | tag).collect();
         // SAFETY: `size` accessible bytes lie at `start`.
         unsafe { pattern.as_ptr().copy_to_nonoverlapping(start, size) };
@@ -69,7 +69,7 @@ impl Arena {
         self.start.wrapping_add(offset)
     }
 
-    /// Checks that `range` holds `data` and all else the pattern, then puts the pattern back.
+    /// Checks that `range` holds `data` and all other bytes the pattern, then restores the pattern.
     #[track_caller]
     fn check_and_restore(&mut self, range: Range<usize>, data: &[u8], what: impl Fn() -> String) {
         // SAFETY: the bytes are mapped, initialised, and not accessed otherwise until the end of
@@ -87,7 +87,7 @@ impl Arena {
             ),
         ];
         let failed = checks.iter().find(|(is_right, _)| !is_right);
-        // All of it after a failure, so that a test that shrinks its case judges each one alone.
+        // Restores everything after a failure, so that a test that shrinks its case starts from the pattern.
         let restore = if failed.is_none() {
             range
         } else {
@@ -114,7 +114,7 @@ enum Direction {
     FromWindow,
 }
 
-/// Two arenas, the source's bytes all different from the destination's.
+/// Two arenas; every byte of the source differs from every byte of the destination.
 struct Bench {
     source: Arena,
     destination: Arena,
@@ -128,7 +128,7 @@ impl Bench {
         }
     }
 
-    /// Copies once and checks both sides. `window` and `host` are side and alignment.
+    /// Copies once and checks both sides. `window` and `host` are a side and an alignment each.
     #[track_caller]
     fn copy(
         &mut self,
@@ -178,7 +178,7 @@ fn side_of(number: usize) -> Side {
     }
 }
 
-/// Every size to 4200 at every alignment of the window; the host's alignment goes round.
+/// Copies every size up to 4200 at every alignment of the window; the host's alignment rotates.
 fn every_size(direction: Direction) {
     let mut bench = Bench::new(2);
     for routine in routines() {
@@ -198,8 +198,9 @@ fn every_size(direction: Direction) {
     }
 }
 
-/// Every pair of alignments, for every size to ten lines, and for the sizes round each multiple of the line to
-/// 34 lines, which is more than twice what any routine holds in flight: a million copies and more for each.
+/// Copies at every pair of alignments, for every size up to ten lines and for the sizes around each multiple of the
+/// line up to 34 lines, which is more than twice what any routine holds in flight: over a million copies for each
+/// routine.
 fn every_pair_of_alignments(direction: Direction) {
     let around = (11..=34).flat_map(|lines| lines * LINE - 1..=lines * LINE + 1);
     let sizes = (0..=10 * LINE).chain(around);
@@ -284,18 +285,17 @@ fn a_complete_copy_of_the_last_bytes_before_an_inaccessible_page_does_not_leave_
     }
 }
 
-/// Stores words of equal bytes over and over while this thread loads them: a part of one value
-/// beside a part of another would show as unequal bytes.
+/// Stores words of equal bytes repeatedly while this thread loads them: a torn value would show as unequal bytes.
 fn is_never_seen_in_parts(len: usize) {
     struct Word(*mut u8);
-    // SAFETY: the pointer is used by the copy routines only, whose word accesses are atomic in the
-    // sense that this test is about.
+    // SAFETY: only the copy routines use the pointer, and their word accesses are atomic, which is what this test
+    // checks.
     unsafe impl Sync for Word {}
 
     const ROUNDS: usize = 20_000;
     let arena = Arena::new(1, 0);
     for routine in routines() {
-        // The last word of a line, so that a store of more than the word would be noticed too.
+        // The last word of a line, so that a store beyond the word is detected, too.
         let place = Word(arena.at(LINE - len));
         // SAFETY: the word is inside the arena.
         unsafe { routine.store(place.0, [0u8; 8].as_ptr(), len) };
@@ -319,7 +319,7 @@ fn is_never_seen_in_parts(len: usize) {
                     .any(|&byte| byte != seen[0])
                     .then_some(seen)
             });
-            // Before any assertion, so that a failure does not leave the writer running.
+            // Before the assertion, so that a failure does not leave the writer running.
             stop.store(true, Ordering::Relaxed);
             assert_eq!(torn, None, "{} {len} B", routine.name());
         });

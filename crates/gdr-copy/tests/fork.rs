@@ -1,4 +1,4 @@
-//! A forked child has none of its parent's mappings. In a binary of its own, because it forks.
+//! A forked child does not inherit its parent's mappings. In a test binary of its own, because it forks.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -41,7 +41,7 @@ impl Parent {
         }
     }
 
-    /// Returns whether the mapping still maps the memory.
+    /// Returns whether the mapping still maps the memory of the buffer.
     fn is_whole(&self) -> bool {
         let mut seen = [0; 12];
         self.mapping.write_at(LEN - 12, b"the parent's").unwrap();
@@ -50,8 +50,8 @@ impl Parent {
     }
 }
 
-/// Serializes the tests: a lock of the standard library that another thread holds at a fork, such as the panic hook's,
-/// is never free in the child.
+/// Serializes the tests: if another thread holds a lock of the standard library at a fork, such as the panic hook's,
+/// the child can never take it.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -101,7 +101,7 @@ fn a_flag_made_before_the_fork_panics_in_the_child() {
     flag.store(7);
     let panics = |access: &dyn Fn()| catch_unwind(AssertUnwindSafe(access)).is_err();
     in_child(|| {
-        // Without the panic's message.
+        // Suppresses the message of the panic.
         std::panic::set_hook(Box::new(|_| {}));
         check(panics(&|| flag.store(8)), "store")?;
         check(panics(&|| _ = flag.load()), "load")?;
@@ -120,7 +120,7 @@ fn a_child_inherits_no_mapping_and_its_drops_do_not_unmap_those_of_the_parent() 
     let parent = std::cell::Cell::new(Some(parent));
     in_child(|| {
         let inherited = [is_mapped(first), is_mapped(last)];
-        // The child may map memory of its own at the address.
+        // The child may map other memory at the address.
         let own = own_page(start);
         drop(
             parent

@@ -17,7 +17,7 @@ use crate::report::Attributes;
 use crate::report::Route;
 use gdr_process::ProcessId;
 
-/// The address of its memory.
+/// The device address of its memory.
 pub(crate) const BASE: u64 = 0x7f00_0000_0000;
 
 #[derive(Clone, Copy, Debug)]

@@ -24,7 +24,7 @@ use crate::report::{Bar1, Route, RouteReport};
 /// GPU pages as GDRCopy counts them: the unit in which GPU memory is pinned.
 pub(crate) const GPU_PAGE: u64 = 64 << 10;
 
-/// The range that a caller asks for: at least one byte, and its end is an address.
+/// A requested range: at least one byte long, and its end is a valid address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PinRequest {
     pub(crate) ptr: DevicePtr,
@@ -54,24 +54,25 @@ impl PinRequest {
     }
 }
 
-/// A backend: it pins and maps GPU memory.
+/// Pins and maps GPU memory.
 pub(crate) trait Backend: Send + Sync + Debug {
     fn kind(&self) -> BackendKind;
 
-    /// Returns why this backend was chosen, where it was the first that works.
+    /// Returns why this backend was chosen as the first that works.
     fn reason(&self) -> String;
 
-    /// Pins the range. Does not map it yet.
+    /// Pins the range without mapping it.
     fn pin(&self, request: &PinRequest) -> Result<Box<dyn Pin>>;
 
     fn attributes(&self) -> Attributes;
 
-    /// Size and free space of a GPU's BAR1, where the backend can read them.
+    /// Returns the size and free space of a GPU's BAR1, if the backend can read them.
     fn bar1(&self, _device: Ordinal) -> Result<Option<Bar1>> {
         Ok(None)
     }
 
-    /// Returns every route to a range, with the reason where it does not reach it. By default the only route is tried.
+    /// Returns every route to a range, with the reason if a route does not reach it. By default, tries the backend's
+    /// only route.
     fn routes(&self, request: &PinRequest) -> Result<Vec<RouteReport>> {
         let route = self.pin(request)?.route();
         Ok(vec![RouteReport {
@@ -86,10 +87,10 @@ pub(crate) trait Pin: Send + Sync + Debug {
     /// Returns where the pinned pages start, at or below the address that was pinned.
     fn va(&self) -> DevicePtr;
 
-    /// Bytes pinned from [`Pin::va`] on.
+    /// Returns the number of bytes pinned from [`Pin::va`] on.
     fn len(&self) -> u64;
 
-    /// Unit of [`Pin::va`] and [`Pin::len`], bytes.
+    /// Returns the unit of [`Pin::va`] and [`Pin::len`] in bytes.
     fn page_size(&self) -> u32 {
         GPU_PAGE as u32
     }

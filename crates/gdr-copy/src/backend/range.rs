@@ -23,10 +23,10 @@ pub(crate) type LookUp<'a> = &'a dyn Fn(DevicePtr) -> gdr_cuda::Result<PointerIn
 
 /// Finds the allocation of `request`.
 ///
-/// Refuses memory that does not stay on a GPU (managed and host memory, freed and unknown
-/// addresses) and ranges that end after their allocation. In GPU pages, a range may begin before its
-/// allocation and end after it, in pages that contain a part of the allocation; and it may go on into
-/// further allocations of the same block, as one of GDRCopy may.
+/// Refuses memory that may not stay on a GPU (managed and host memory, freed and unknown addresses) and ranges that end
+/// after their allocation. In units of GPU pages, a range may begin before its allocation and end after it, in pages
+/// that contain a part of the allocation. It may also continue into further allocations of the same block, as GDRCopy
+/// permits.
 pub(crate) fn locate(look: LookUp<'_>, request: &PinRequest) -> Result<Located> {
     let refusal = match at(look, request, request.ptr) {
         Ok(located) => return Ok(located),
@@ -43,7 +43,7 @@ pub(crate) fn locate(look: LookUp<'_>, request: &PinRequest) -> Result<Located> 
             Ok(located) => return Ok(located),
             // Another allocation may follow.
             Err(Error::PastAllocation { base, size, .. }) => {
-                // One byte further at least, so that the search ends.
+                // Advances by at least one byte, so that the search ends.
                 let end = base.get().saturating_add(size).max(next + 1);
                 next = end.checked_next_multiple_of(SMALL_STEP).unwrap_or(last);
             }
@@ -89,7 +89,7 @@ fn at(look: LookUp<'_>, request: &PinRequest, ptr: DevicePtr) -> Result<Located>
             size: info.size,
         });
     }
-    // Pages are whole anyway: only what goes on into the block is longer than the allocation.
+    // The last page is pinned whole anyway: only a range that continues into the block is longer than its allocation.
     let is_further = len > remaining.next_multiple_of(GPU_PAGE);
     Ok(Located {
         ptr,
@@ -98,8 +98,8 @@ fn at(look: LookUp<'_>, request: &PinRequest, ptr: DevicePtr) -> Result<Located>
     })
 }
 
-/// Returns the end of the block that `cuMemAlloc` cut the allocation from, which is one memory object: a pin keeps all
-/// of it.
+/// Returns the end of the block that `cuMemAlloc` cut the allocation from. The block is one memory object, which a pin
+/// keeps allocated as a whole.
 fn block_end(info: &PointerInfo) -> u64 {
     match (info.family, info.mapping) {
         (Family::Plain, Some(block)) => block.base.get().saturating_add(block.size),
@@ -195,7 +195,7 @@ mod tests {
         for (family, len, granularity) in [
             (Family::Plain, BLOCK, pages),
             (Family::Plain, 2 * GPU_PAGE, PinGranularity::Bytes),
-            // A pool gives parts of its chunks to others.
+            // A pool may give the rest of the chunk to other allocations.
             (Family::Pool, 2 * GPU_PAGE, pages),
         ] {
             let refused = find(family, start, len, granularity);

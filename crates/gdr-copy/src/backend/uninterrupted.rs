@@ -3,10 +3,10 @@
 use std::ffi::c_int;
 use std::io;
 
-/// So many, so that a process that gets signals all the time can end.
+/// The maximum number of repetitions, so that a process that receives signals all the time makes progress.
 const MOST_REPEATED: u32 = 1000;
 
-/// Makes an ioctl again while a signal interrupts it, which happens only before the driver has begun.
+/// Repeats an ioctl while a signal interrupts it, which happens only before the driver has begun.
 pub(super) fn uninterrupted(mut ioctl: impl FnMut() -> c_int) -> io::Result<()> {
     for _ in 0..MOST_REPEATED {
         if ioctl() == 0 {
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     fn fail_with(errno: c_int) -> c_int {
-        // SAFETY: the place belongs to this thread.
+        // SAFETY: errno's location belongs to this thread.
         unsafe { *libc::__errno_location() = errno };
         -1
     }

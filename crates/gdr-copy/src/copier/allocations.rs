@@ -7,8 +7,8 @@ use gdr_cuda::{AddressRange, BufferId, DeviceBuffer, DevicePtr};
 
 use crate::error::{Error, Result};
 
-/// The allocations of a buffer that another library owns, by their serial numbers
-/// (`CU_POINTER_ATTRIBUTE_BUFFER_ID`). If one changes, the memory at its address is another one.
+/// The allocations of a buffer that another library owns, by their serial numbers (`CU_POINTER_ATTRIBUTE_BUFFER_ID`). A
+/// changed number means that other memory is now at the address.
 #[derive(Debug)]
 pub struct Allocations {
     buffer: Arc<DeviceBuffer>,
@@ -16,10 +16,10 @@ pub struct Allocations {
 }
 
 impl Allocations {
-    /// Returns the allocations of `buffer` as they are now.
+    /// Returns the current allocations of `buffer`.
     ///
     /// # Errors
-    /// [`Error::Gpu`] where the driver knows no memory.
+    /// [`Error::Gpu`] if the driver does not know the memory.
     pub fn of(buffer: Arc<DeviceBuffer>) -> Result<Self> {
         let driver = buffer.gpu().driver();
         let end = buffer.ptr().checked_add(buffer.len());
@@ -41,9 +41,8 @@ impl Allocations {
         &self.buffer
     }
 
-    /// Fails if memory of this range of the buffer was freed since [`Allocations::of`]: its address may
-    /// belong to another allocation now. What was queued between two checks that succeed reads the memory of
-    /// the buffer.
+    /// Fails if memory in this range of the buffer was freed since [`Allocations::of`]: its address may now belong to
+    /// another allocation. Copies queued between two successful checks access the buffer's memory.
     ///
     /// # Errors
     /// [`Error::Freed`]; [`Error::Gpu`].
@@ -53,7 +52,7 @@ impl Allocations {
         for (allocation, id) in &self.all {
             let start = allocation.base.get();
             let overlaps = start < at(range.end) && at(range.start) < start + allocation.size;
-            // An allocation that the range does not touch may be freed.
+            // An allocation outside the range may be freed.
             if !overlaps {
                 continue;
             }

@@ -1,8 +1,8 @@
 //! Copies by the GPU's copy engine.
 //!
-//! They run on streams of this library, which do not synchronize with the default stream: a copy
-//! waits neither for kernels of the program nor for its other copies. Calls of the driver are made
-//! with a relaxed capture mode, so that a stream capture elsewhere in the process stays valid.
+//! The copies run on streams of this library, which do not synchronize with the default stream: a copy waits neither
+//! for kernels of the program nor for its other copies. The driver is called with a relaxed capture mode, so that a
+//! stream capture elsewhere in the process stays valid.
 
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex};
@@ -18,21 +18,21 @@ use super::rings::Rings;
 use crate::error::{Error, Result};
 use crate::plan::CopyDirection;
 
-/// How many streams are kept for later copies.
+/// The number of streams that are kept for later copies.
 const MOST_KEPT: usize = 8;
 
 /// The copy engine for one buffer.
 #[derive(Debug)]
 pub(super) struct CopyEngine {
     allocations: Arc<Allocations>,
-    /// For the capture mode; `None` for the simulation, which has no captures.
+    /// Sets the capture mode; `None` for the simulation, which has no captures.
     cuda: Option<Arc<Cuda>>,
     rings: Arc<Rings>,
     streams: Mutex<Vec<Stream>>,
 }
 
 impl CopyEngine {
-    /// For copies to and from a buffer.
+    /// Creates the copy engine of a buffer.
     pub(super) fn new(allocations: Arc<Allocations>) -> Self {
         let cuda = match ConcreteDriver::of(allocations.buffer().gpu().driver()) {
             ConcreteDriver::Cuda(cuda) => Some(cuda),
@@ -54,8 +54,8 @@ impl CopyEngine {
         self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture())
     }
 
-    /// Queues a copy between page-locked memory and the buffer; returns the stream on which it runs. A
-    /// kept stream that died with its context is replaced.
+    /// Queues a copy between page-locked memory and the buffer; returns the stream that it runs on. A kept stream whose
+    /// context was destroyed is replaced.
     pub(super) fn start(
         &self,
         direction: CopyDirection,
@@ -71,13 +71,12 @@ impl CopyEngine {
             CopyDirection::ToGpu => stream.queue_write(host, host_offset, buffer, offset, len),
             CopyDirection::FromGpu => stream.queue_read(buffer, offset, host, host_offset, len),
         };
-        // Unlocked again before the driver is called, which may wait.
+        // Unlocked before the driver is called, because the call may wait.
         let kept = lock(&self.streams).pop();
         if let Some(stream) = kept {
             match queue(&stream) {
                 Ok(()) => return Ok(stream),
-                // Kept streams end with their context (`cudaDeviceReset`), so the others are gone,
-                // too.
+                // Kept streams end with their context (`cudaDeviceReset`), so the other ones have ended, too.
                 Err(gdr_cuda::Error::Call { .. }) => lock(&self.streams).clear(),
                 Err(error) => return Err(error.into()),
             }
@@ -99,7 +98,7 @@ impl CopyEngine {
         Ok(stream.wait(limit)?)
     }
 
-    /// Takes back the stream of a copy that is complete.
+    /// Keeps the stream of a completed copy for later ones.
     pub(super) fn keep(&self, stream: Stream) {
         let mut streams = lock(&self.streams);
         if streams.len() < MOST_KEPT {
@@ -107,7 +106,7 @@ impl CopyEngine {
         }
     }
 
-    /// Makes the ring of a later copy, unless another buffer of the GPU has one that is not in use.
+    /// Allocates the ring of a later copy, unless another buffer of the GPU has an idle one.
     pub(super) fn prepare(&self) -> Result<()> {
         let _relaxed = self.relax_capture();
         let ring = match self.rings.take() {
@@ -118,8 +117,8 @@ impl CopyEngine {
         Ok(())
     }
 
-    /// Copies between pageable memory and the buffer, through a ring, by up to `threads` threads.
-    /// Returns when all bytes have arrived; otherwise the number of first bytes that have, and why.
+    /// Copies between pageable memory and the buffer, through a ring, by up to `threads` threads. Returns when all
+    /// bytes have arrived; on an error, returns the number of first bytes that have arrived.
     ///
     /// # Safety
     /// Same as [`RingCopy::new`].
@@ -135,8 +134,8 @@ impl CopyEngine {
         let copied = unsafe { self.copy_through(kept, pageable, pool, threads) };
         match copied {
             Err((_, Error::Gpu(gdr_cuda::Error::Call { .. }))) if was_kept => {
-                // Kept rings end with their context (`cudaDeviceReset`), and there may be another one.
-                // SAFETY: the caller's promise.
+                // Kept rings end with their context (`cudaDeviceReset`), and there may be another context.
+                //  SAFETY: the caller's promise.
                 unsafe { self.copy_through(None, pageable, pool, threads) }.or(copied)
             }
             _ => copied,
@@ -146,7 +145,7 @@ impl CopyEngine {
     /// Like [`CopyEngine::copy`], through this ring, or a new one.
     ///
     /// # Safety
-    /// As there.
+    /// Same as [`CopyEngine::copy`].
     unsafe fn copy_through(
         &self,
         kept: Option<Ring>,
@@ -178,8 +177,8 @@ impl CopyEngine {
                 Ok(())
             }
             Err(error) => {
-                // What failed may have ended all of them, as the end of the context does: the next
-                // copies would fail one after the other.
+                // The error may have made all rings unusable, as the end of the context does. The next copies would
+                // then fail one after the other.
                 self.rings.clear();
                 Err(error)
             }

@@ -1,7 +1,7 @@
 //! Threads that help with a copy.
 //!
-//! They are started at the first copy that uses them, and sleep between copies. They run on the CPUs
-//! next to the GPU, as far as the program may use these, and block all signals.
+//! They are started at the first copy that uses them, and sleep between copies. They run on the CPUs next to the GPU,
+//! as far as the program may use them, and block all signals.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -16,15 +16,15 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::lock;
 
-/// How often the end of a job is checked before its thread sleeps: the last piece takes some 10 us.
+/// How often the end of a job is checked before the caller sleeps: the last piece takes about 10 us.
 const SPINS: u32 = 20_000;
 
-/// Threads that sleep until a job comes; they end when this is dropped.
+/// Threads that sleep until there is a job, and end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct CpuPool {
     shared: Arc<Shared>,
     gpu: Bdf,
-    /// Those next to the GPU, read when the first thread starts: most copiers never start one.
+    /// The CPUs next to the GPU, read when the first thread starts: most copiers never start one.
     cpus: OnceLock<Option<CpuSet>>,
 }
 
@@ -36,13 +36,13 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct PoolState {
-    /// Jobs with the number of helpers that they still take.
+    /// The jobs, each with the number of helpers that it still takes.
     jobs: VecDeque<(Arc<Job>, u16)>,
     workers: u16,
     has_ended: bool,
 }
 
-/// Pieces of work that several threads do.
+/// Work in pieces that several threads do.
 struct Job {
     work: Work,
     pieces: usize,
@@ -71,25 +71,24 @@ impl std::fmt::Debug for Job {
 }
 
 impl Job {
-    /// Does pieces until none is left to begin.
+    /// Does pieces until none is left.
     fn help(&self) {
         loop {
-            // The number only divides the pieces among threads, so no order is needed: `done`
-            // orders what they write.
+            // The number only divides the pieces among threads, so it needs no ordering: `done` orders what they write.
             let piece = self.next.fetch_add(1, Ordering::Relaxed);
             if piece >= self.pieces {
                 return;
             }
             // SAFETY: this piece is not done, so `run` has not returned and keeps the function.
             let work = unsafe { &*self.work.0 };
-            // A piece that panics counts as done, because others wait for it; `run` panics then.
+            // A piece that panics counts as done, because other threads wait for it; `run` then panics.
             if panic::catch_unwind(AssertUnwindSafe(|| work(piece))).is_err() {
                 self.has_panicked.store(true, Ordering::Relaxed);
             }
             // Pairs with the load in `wait`: its thread sees what the piece wrote.
             if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.pieces {
-                // A thread that waits has checked `is_done` with this lock held. So it is either
-                // before the check or already in its wait, and is woken.
+                // A waiting thread checks `is_done` with this lock held. It is therefore either before the check or
+                // already waiting, and is woken.
                 drop(lock(&self.all_done));
                 self.last.notify_all();
             }
@@ -100,7 +99,7 @@ impl Job {
         self.done.load(Ordering::Acquire) == self.pieces
     }
 
-    /// Waits for the pieces that other threads have begun. They wait for nothing, so this ends.
+    /// Waits for the pieces that other threads have begun. Those wait for nothing, so this ends.
     fn wait(&self) {
         for _ in 0..SPINS {
             if self.is_done() {
@@ -134,7 +133,7 @@ impl CpuPool {
     /// # Panics
     /// If a call panicked, after all others have returned.
     pub(crate) fn run(&self, threads: NonZeroU16, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
-        // The caller does pieces as well, and a helper without one would be woken for nothing.
+        // The caller does pieces as well, so a helper without a piece would be woken for nothing.
         let helpers = usize::from(threads.get() - 1).min(pieces.saturating_sub(1)) as u16;
         let work: *const (dyn Fn(usize) + Sync + '_) = work;
         // SAFETY: only the lifetime changes. The function is called for pieces below `pieces` only,
@@ -158,7 +157,7 @@ impl CpuPool {
             self.call_for(&job, helpers);
         }
         job.help();
-        // A helper that comes late must not find the job: its function ends with this call.
+        // A late helper must not find the job, because its function ends with this call.
         if helpers > 0 {
             let mut state = lock(&self.shared.state);
             state.jobs.retain(|(other, _)| !Arc::ptr_eq(other, &job));
@@ -170,24 +169,24 @@ impl CpuPool {
         );
     }
 
-    /// Offers the job to `helpers` threads, and starts those that are missing.
+    /// Offers the job to `helpers` threads, and starts the missing ones.
     fn call_for(&self, job: &Arc<Job>, helpers: u16) {
         let mut state = lock(&self.shared.state);
         state.jobs.push_back((Arc::clone(job), helpers));
-        // With the lock held, so that two copies at once do not start more than are needed.
+        // With the lock held, so that two concurrent copies do not start more threads than they need.
         for _ in state.workers..helpers {
             if self.start_worker() {
                 state.workers += 1;
             }
         }
-        // Unlocked first, or each helper would wake up only to wait for the lock.
+        // Unlocked first, because each helper would otherwise wake up only to wait for the lock.
         drop(state);
         for _ in 0..helpers {
             self.shared.wake.notify_one();
         }
     }
 
-    /// Without a thread its pieces are done by others.
+    /// Starts a thread; returns `false` if that fails, and other threads then do its pieces.
     fn start_worker(&self) -> bool {
         let shared = Arc::clone(&self.shared);
         let cpus = *self.cpus.get_or_init(|| local_cpus(self.gpu));
@@ -248,14 +247,14 @@ impl Shared {
     }
 }
 
-/// Returns the CPUs on the NUMA node of a PCI function that this thread may use; `None` where the node is not known, or
+/// Returns the CPUs on the NUMA node of a PCI function that this thread may use, or `None` if the node is unknown or
 /// has no such CPU.
 pub(crate) fn local_cpus(function: Bdf) -> Option<CpuSet> {
     let path = format!("/sys/bus/pci/devices/{function}/local_cpulist");
     let list = fs::read_to_string(path).ok()?;
     let allowed = sched_getaffinity(None).ok()?;
     let mut local = CpuSet::new();
-    // A program may be bound to some CPUs, and its helpers stay on them.
+    // A program may be bound to some CPUs, and its helpers must stay on them.
     for cpu in cpus_in(&list) {
         if cpu < CpuSet::MAX_CPU && allowed.is_set(cpu) {
             local.set(cpu);
@@ -264,7 +263,7 @@ pub(crate) fn local_cpus(function: Bdf) -> Option<CpuSet> {
     (local.count() > 0).then_some(local)
 }
 
-/// Returns the numbers in a list of the kernel's: `0-3,8`.
+/// Returns the numbers in a CPU list of the Linux kernel, such as `0-3,8`.
 fn cpus_in(list: &str) -> impl Iterator<Item = usize> {
     list.trim().split(',').flat_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

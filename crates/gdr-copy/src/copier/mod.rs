@@ -30,7 +30,7 @@ use crate::plan::{
 pub use self::allocations::Allocations;
 pub use self::transfer::Transfer;
 
-/// How long a copy by the copy engine may take if the caller sets no limit.
+/// The time limit of a copy by the copy engine if the caller sets none.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Copies to and from mapped GPU memory, each on the fastest allowed path.
@@ -78,7 +78,7 @@ pub struct Copier {
     /// `None` if the limits forbid it.
     engine: Option<Arc<CopyEngine>>,
     allocations: Arc<Allocations>,
-    /// `None` if the program did not ask for it.
+    /// `None` if the program has not allowed it.
     resident: Option<ResidentKernel>,
     /// The offset of the mapping in the buffer.
     start: u64,
@@ -96,8 +96,7 @@ struct CpuCopy {
     direction: CopyDirection,
 }
 
-// SAFETY: the pointers are to memory that any thread may access while the copy lasts; each thread
-// accesses other bytes of it.
+// SAFETY: the pointers are to memory that any thread may access during the copy; each thread accesses different bytes.
 unsafe impl Sync for CpuCopy {}
 
 impl CpuCopy {
@@ -143,7 +142,7 @@ impl Copier {
             CopyEngineUse::Allowed => Some(Arc::new(CopyEngine::new(Arc::clone(&allocations)))),
             CopyEngineUse::Forbidden => None,
         };
-        // Forbidden until `allow_resident_kernel` has launched one.
+        // Forbidden until `allow_resident_kernel` has launched the kernel.
         let limits = planner.limits().with_resident(ResidentUse::Forbidden);
         Ok(Self {
             mapping,
@@ -205,8 +204,7 @@ impl Copier {
         let request = self.request(direction, host, offset, len);
         match self.is_in_buffer(offset, len) {
             true => self.planner.plan(&request),
-            // No allocation is known beyond the buffer, so only the CPU can copy there, through the
-            // mapping.
+            // No allocation is known beyond the buffer, so only the CPU can copy there, through the mapping.
             false => CopyPlan::on(CopyPath::ONE_THREAD, request),
         }
     }
@@ -242,7 +240,7 @@ impl Copier {
         offset: u64,
         len: u64,
     ) -> Result<CopyPlan> {
-        // A kernel only pushes.
+        // The kernel pushes bytes to the host only.
         let is_impossible = (path, direction) == (CopyPath::Resident, CopyDirection::ToGpu);
         let by_cpu = matches!(path, CopyPath::Cpu { .. });
         let is_elsewhere =
@@ -296,8 +294,7 @@ impl Copier {
     /// GPU.
     unsafe fn copy(&self, plan: &CopyPlan, offset: u64, host: *mut u8) -> Result<()> {
         let len = plan.request().len;
-        // Checked before anything is copied: a range may be outside, and a forked child has no
-        // window.
+        // Checked before anything is copied: the range may be out of bounds, and a forked child has no window.
         let window = self.window_at(offset, len)?;
         match (plan.path(), &self.engine) {
             (CopyPath::CopyEngine, Some(engine)) => {
@@ -386,7 +383,7 @@ impl Copier {
     }
 
     fn window_at(&self, offset: u64, len: u64) -> Result<*mut u8> {
-        // A length that no address space has lies outside every mapping.
+        // A length that does not fit an address space is outside every mapping.
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         self.mapping.window_at(offset, len)
     }
@@ -528,7 +525,7 @@ impl Copier {
         let direction = plan.request().direction;
         match (plan.path(), &self.engine) {
             (CopyPath::CopyEngine, Some(engine)) if len > 0 => {
-                // As in `copy`: earlier stores leave the CPU before the engine begins.
+                // As in `copy`: earlier stores leave the CPU before the engine starts.
                 self.mapping.flush();
                 let at = self.start + offset;
                 let stream = engine.start(direction, at, host, host_offset, len)?;
@@ -547,7 +544,7 @@ impl Copier {
         }
     }
 
-    /// Copies many pieces into GPU memory, in no order, with one fence for all short ones.
+    /// Copies many pieces into GPU memory, in any order, with one fence for all short pieces.
     ///
     /// # Errors
     /// Same as [`Copier::write_at`]. A piece outside of the mapping is found before anything is written;
@@ -561,13 +558,13 @@ impl Copier {
         });
         // SAFETY: slices are readable.
         let copied = unsafe { self.copy_batch(CopyDirection::ToGpu, pieces, len) };
-        // One fence after all pieces: with one after each, their stores would not gather. After a failure too, whose error
-        // counts bytes that have arrived.
+        // One fence after all pieces: with a fence after each, their stores would not combine. It is also needed after
+        // an error, which counts bytes that have arrived.
         self.mapping.flush();
         copied
     }
 
-    /// Copies many pieces of GPU memory, in no order, with one fence for all short ones: their loads
+    /// Copies many pieces of GPU memory, in any order, with one fence for all short pieces, so that their loads
     /// overlap.
     ///
     /// # Errors
@@ -585,7 +582,7 @@ impl Copier {
         unsafe { self.copy_batch(CopyDirection::FromGpu, pieces, len) }
     }
 
-    /// Copies pieces with `len` bytes together, short ones without a fence: offset, host memory, length.
+    /// Copies pieces of `len` bytes in total, each an offset, host memory and a length; short ones without a fence.
     ///
     /// # Safety
     /// Same as [`Copier::copy`], for each piece.
@@ -597,7 +594,7 @@ impl Copier {
     ) -> Result<()> {
         let mut done = 0;
         for (offset, host, piece) in pieces {
-            // Piece by piece, so that a long one among short ones still takes the engine.
+            // Planned piece by piece, so that a long one among short ones still uses the copy engine.
             let plan = self.plan(direction, HostMemory::Pageable, offset, piece as u64);
             let copied = match plan.path() {
                 // SAFETY: the caller's promise.
@@ -640,7 +637,7 @@ impl Copier {
         Ok(())
     }
 
-    /// Checks the pieces of a batch, and returns the number of their bytes.
+    /// Checks the pieces of a batch; returns their total length.
     fn check_batch(&self, pieces: impl Iterator<Item = (u64, usize)>) -> Result<u64> {
         let mut sum = 0;
         for (offset, len) in pieces {
@@ -663,7 +660,7 @@ fn incomplete(copied: u64, len: u64, source: Error) -> Error {
     }
 }
 
-/// Returns the error of a batch of `len` bytes after its first pieces, `done` bytes in all.
+/// Returns the error of a batch of `len` bytes after its first pieces, of `done` bytes in total.
 fn of_batch(error: Error, done: u64, len: u64) -> Error {
     let (copied, source) = match error {
         Error::Incomplete { copied, source, .. } => (done + copied, source),
@@ -676,7 +673,7 @@ fn of_batch(error: Error, done: u64, len: u64) -> Error {
     }
 }
 
-/// Locks a mutex whose data is valid also after a panic in a thread that had it locked.
+/// Locks a mutex whose data is valid even if a thread panicked while it held the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -21,13 +21,13 @@ impl PushedLines {
     /// Returns the lines starting at `first`.
     ///
     /// # Safety
-    /// `first` is 16-byte aligned. Lines that the methods name are readable, and are reached only
-    /// by the GPU and by atomic or volatile accesses.
+    /// `first` is 16-byte aligned. Lines passed to the methods are readable, and are accessed only by the GPU and by
+    /// atomic or volatile accesses.
     pub(super) const unsafe fn new(first: *const u8) -> Self {
         Self(first)
     }
 
-    /// Returns the 8 bytes of a line if it carries this number; `None` if it does not yet.
+    /// Returns the 8 bytes of a line if it carries this number, otherwise `None`.
     ///
     /// # Safety
     /// The line is one of these lines.
@@ -60,7 +60,7 @@ impl PushedLines {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
             let address = self.0.wrapping_add(line as usize * LINE);
-            // SAFETY: a hint, which accesses no memory that it should not.
+            // SAFETY: a prefetch is a hint without effect on memory, for any address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -81,8 +81,7 @@ impl PushedLines {
                 let line = line.cast::<u64>();
                 [line, line.add(1)].map(|half| AtomicU64::from_ptr(half).load(Ordering::Relaxed))
             };
-            // Compared after all loads: a test after each load would keep the next one from being
-            // in flight.
+            // Compared after all loads: a test after each load would keep the next load from being in flight.
             others |= (first >> 32 ^ number) | (second >> 32 ^ number);
             *word = first & 0xffff_ffff | second << 32;
         }
@@ -117,7 +116,7 @@ impl PushedLines {
                 *line = first.add(nth).read_volatile();
                 others = _mm_or_si128(others, _mm_xor_si128(*line, expected));
             }
-            // Only the lines' numbers.
+            // Keeps only the lines' numbers.
             let others = _mm_srli_epi64::<32>(others);
             let same = _mm_cmpeq_epi32(others, _mm_setzero_si128());
             if _mm_movemask_epi8(same) != 0xffff {
@@ -160,7 +159,7 @@ mod tests {
             Self(UnsafeCell::new(halves))
         }
 
-        /// Returns the lines, while only this thread uses the memory.
+        /// Returns the lines; only this thread uses the memory.
         fn lines(&self) -> PushedLines {
             // SAFETY: the memory has a group of lines, and is aligned.
             unsafe { PushedLines::new(self.0.get().cast()) }

@@ -26,40 +26,39 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 
-/// The kernel leaves when no request has come for this long.
+/// The kernel leaves if no request arrives for this long.
 const IDLE: Duration = Duration::from_micros(50);
-/// The kernel leaves after this time in any case, so that a program that synchronizes its context
-/// makes progress.
+/// The kernel leaves after this time in any case, so that a program that synchronizes its context makes progress.
 const LIFE: Duration = Duration::from_millis(1);
-/// How long to wait for the kernel at the end: it leaves within [`LIFE`].
+/// The time limit for the kernel at the end: it leaves within [`LIFE`].
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 /// The time limit for the first request.
 const FIRST_LIMIT: Duration = Duration::from_secs(20);
 
-/// The number of page-locked bytes: the word that the kernel writes when it leaves, then the lines.
+/// The length of the page-locked memory: the word that the kernel writes when it leaves, then the lines.
 const HOST_MEMORY: usize = LINES + (MOST_LINES * PushRequest::LINE_IN_HOST) as usize;
 const LEFT: usize = 0;
-/// Placed in another cache line.
+/// In another cache line than the word.
 const LINES: usize = 256;
 /// The lines of a plan's longest piece, 32 KiB, and of its unaligned ends.
 const MOST_LINES: u64 = (32 << 10) / PushRequest::LINE + 1;
 
-/// The number of lines that the kernel stores at once: one per thread. The CPU waits for the last
-/// of them before it loads the others, because it loses a cache line again that it loads too early.
+/// The number of lines that the kernel stores at once: one per thread. The CPU waits for the last of them before it
+/// loads the others, because it loses a cache line that it loads too early and has to load it again.
 const BATCH: u64 = 512;
 /// How far ahead cache lines are fetched, in lines: about as many as a core fetches at once.
 const AHEAD: u64 = 64;
 
 /// How often the CPU polls a line before it checks whether the kernel has left.
 const POLLS: u32 = 64;
-/// How often the CPU polls before it asks the driver, and yields.
+/// How often the CPU polls before it queries the driver and yields.
 const POLLS_OF_DRIVER: u32 = 1 << 14;
 
-/// The number of bytes of GPU memory that hold the request: the size that every backend maps.
+/// The length of the GPU memory that holds the request: the unit that every backend maps.
 const GPU_PAGE: u64 = 64 << 10;
 /// The minimum compute capability: Volta.
 const VOLTA: (u32, u32) = (7, 0);
-/// Requests can cover this many bytes.
+/// The number of bytes that requests can address.
 const MOST_BYTES: u64 = 256 << 30;
 
 /// The kernel that serves one buffer.
@@ -79,7 +78,7 @@ struct State {
     request: Mapping,
     host: PooledHostBuffer,
     buffer: Arc<DeviceBuffer>,
-    /// The address from which requests count.
+    /// The base address of the offsets in requests.
     base: DevicePtr,
     /// The number of the last request; 0 before the first.
     number: u16,
@@ -94,7 +93,7 @@ struct Pending {
     /// The number of the previous request.
     before: u16,
     limit: Duration,
-    /// When the request was first found to take long.
+    /// When the request was first found to be slow.
     began: Option<Instant>,
 }
 
@@ -117,7 +116,7 @@ impl ResidentKernel {
                 "its requests reach 256 GiB, and the buffer is longer",
             ));
         }
-        // Otherwise the calls below would end a stream capture of the program.
+        // Without this, the calls below would invalidate a stream capture of the program.
         let _relaxed = cuda.relax_stream_capture();
         Self::start(Arc::clone(&allocations), context, Some(Arc::clone(&cuda)))
     }
@@ -133,8 +132,7 @@ impl ResidentKernel {
         // The kernel has left by the end, so nothing has to wait for kernels of the program.
         request_memory.free_unwaited();
         let request = context.pin_buffer(&request_memory)?.map()?;
-        // The memory may hold a word from its last user, which the kernel must not take for a
-        // request.
+        // The memory may hold a word of its last user, which the kernel must not treat as a request.
         request.write_at(0, &0_u64.to_le_bytes())?;
         // Requests count whole lines, and the first line may begin before the buffer.
         let base = buffer.ptr().get() / PushRequest::LINE * PushRequest::LINE;
@@ -157,9 +155,9 @@ impl ResidentKernel {
             }),
             allocations,
         };
-        // The first read loads the kernel, which takes long, and shows whether it works.
+        // The first read loads the kernel, which is slow, and shows whether it works.
         let mut byte = 0;
-        // SAFETY: one byte.
+        // SAFETY: `byte` is writable.
         unsafe { this.read(0..1, &mut byte, FIRST_LIMIT) }?;
         Ok(this)
     }
@@ -177,8 +175,8 @@ impl ResidentKernel {
         if range.is_empty() {
             return Ok(());
         }
-        // Asking the driver takes a large part of the time of a short read. It is needed only if
-        // another library may have freed the memory.
+        // A driver call takes a large part of the time of a short read. It is needed only if another library may have
+        // freed the memory.
         if !self.allocations.buffer().is_allocation() {
             self.allocations.check(range.clone())?;
         }
@@ -187,7 +185,7 @@ impl ResidentKernel {
             let (what, limit) = ("an earlier read by the resident kernel", limit);
             return Err(gdr_cuda::Error::Deadline { what, limit }.into());
         }
-        // A panic in between also leaves a request behind.
+        // A panic in between also leaves a request outstanding.
         state.is_lost = true;
         // SAFETY: the caller's promise.
         unsafe { state.read(range, host, limit) }?;
@@ -256,8 +254,7 @@ impl State {
             let bytes = word.to_le_bytes();
             let from = skip.saturating_sub(line);
             let end = (skip + len - line).min(PushRequest::LINE);
-            // SAFETY: `from..end` are the bytes of the line that the range has, and `host` is valid for
-            // the range.
+            // SAFETY: `from..end` are the bytes of the line that are in the range, and `host` is valid for the range.
             unsafe {
                 let to = host.add((line + from - skip) as usize);
                 let bytes = bytes.as_ptr().add(from as usize);
@@ -265,13 +262,13 @@ impl State {
             }
             at += 1;
         }
-        // The bytes were loaded with their numbers; nothing that follows is loaded earlier.
+        // The bytes were loaded with their numbers; no later access is performed before these loads.
         fence(Ordering::Acquire);
         Ok(())
     }
 
-    /// Returns the number of the next request. Old lines with the same number would be taken for
-    /// its answer, so lines are cleared before numbers repeat.
+    /// Returns the number of the next request. Old lines with the same number would be treated as its answer, so lines
+    /// are cleared before numbers repeat.
     fn next_number(&self) -> Result<NonZeroU16> {
         let next = self.number.checked_add(1).and_then(NonZeroU16::new);
         if let Some(next) = next {
@@ -282,8 +279,8 @@ impl State {
     }
 
     fn lines(&self) -> PushedLines {
-        // SAFETY: the memory has `MOST_LINES` lines there, and is page-aligned. Only these accesses and
-        // the GPU's reach them.
+        // SAFETY: the memory has `MOST_LINES` lines there, and is page-aligned. Only these methods and the GPU access
+        // them.
         unsafe { PushedLines::new(self.host.cpu_ptr().add(LINES)) }
     }
 
@@ -327,7 +324,7 @@ impl State {
     #[cold]
     fn check_progress(&self, pending: &mut Pending) -> Result<()> {
         let _relaxed = self.relax_capture();
-        // The kernel is alone on the stream, so a stream error is the kernel's.
+        // Only the kernel runs on the stream, so a stream error is the kernel's.
         self.stream.is_idle()?;
         let began = *pending.began.get_or_insert_with(Instant::now);
         if began.elapsed() >= pending.limit {
@@ -349,7 +346,7 @@ impl State {
 
     /// Launches the kernel, which ignores the request numbered `last`.
     fn launch(&mut self, last: u16) -> Result<()> {
-        // As around every driver call, so that a stream capture elsewhere stays valid.
+        // As for every driver call, so that a stream capture elsewhere stays valid.
         let relaxed = self.relax_capture();
         let host = self.host.gpu_ptr();
         let launch = self.launch.wrapping_add(1);
@@ -370,7 +367,7 @@ impl State {
         unsafe { self.stream.launch(&push) }?;
         // The guard borrows `self`, which changes below.
         drop(relaxed);
-        // Set only now, because a launch that failed left no kernel to write this number.
+        // Set only after success, because a failed launch leaves no kernel to write this number.
         self.launch = launch;
         Ok(())
     }
@@ -379,9 +376,9 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         let _relaxed = self.relax_capture();
-        // The word 0 ends the kernel at once. Otherwise it leaves a little later.
+        // The word 0 ends the kernel at once; otherwise it leaves a little later.
         let ended = self.request.write_at(0, &0_u64.to_le_bytes());
-        // A kernel that is still running uses the memory that is freed next.
+        // A kernel that still runs uses the memory that is freed next.
         let left = self.stream.wait(LEAVE_LIMIT);
         if ended.is_err() || left.is_err() {
             tracing::debug!(?ended, ?left, "a resident kernel did not leave");
@@ -403,10 +400,10 @@ mod tests {
     use super::*;
 
     const LEN: usize = 100_003;
-    /// The limit for what must arrive, however slow the machine is.
+    /// A limit that even a slow machine does not reach.
     const LIMIT: Duration = Duration::from_secs(120);
 
-    /// Starts the kernel on the simulation, which runs it although it does not offer it.
+    /// Starts the kernel on the simulated GPU, which runs it although it does not offer it.
     fn simulated() -> (Arc<DeviceBuffer>, ResidentKernel) {
         simulated_by(SimDriver::new(1))
     }
@@ -423,7 +420,7 @@ mod tests {
     fn read(kernel: &ResidentKernel, offset: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0xEE; len + 2];
         let range = offset as u64..(offset + len) as u64;
-        // SAFETY: there is a byte more at each side.
+        // SAFETY: there is one more byte on each side.
         unsafe { kernel.read(range, bytes.as_mut_ptr().add(1), LIMIT) }.unwrap();
         assert_eq!((bytes[0], bytes[len + 1]), (0xEE, 0xEE), "{offset} {len}");
         bytes[1..=len].to_vec()
@@ -464,7 +461,7 @@ mod tests {
     fn lines_of_earlier_requests_are_not_taken_for_those_of_a_later_one_with_their_number() {
         let (buffer, kernel) = simulated();
         buffer.write(0, &[1; 4096]).unwrap();
-        // A long read leaves lines numbered 2, its own number, behind.
+        // A long read leaves lines with its own number, 2.
         assert_eq!(kernel.state.lock().unwrap().number, 1);
         assert_eq!(read(&kernel, 0, 4096), [1; 4096]);
         buffer.write(0, &[2; 4096]).unwrap();
@@ -481,7 +478,7 @@ mod tests {
         wait_until_left(&kernel);
         driver.destroy_context();
         let refused = |limit| {
-            // SAFETY: one byte.
+            // SAFETY: the byte is writable.
             unsafe { kernel.read(0..1, &mut 0, limit) }.unwrap_err()
         };
         let error = refused(LIMIT).to_string();

@@ -49,15 +49,15 @@ pub(super) struct PageableCopy<'a> {
     /// The offset in the buffer where the plan begins.
     pub(super) offset: u64,
     pub(super) host: *mut u8,
-    /// Used for stores that bypass the caches.
+    /// The routine for stores that bypass the caches.
     pub(super) routine: &'static Routine,
     pub(super) limit: Duration,
 }
 
 /// A copy through a ring, divided into pieces that several threads may copy.
 ///
-/// Piece `n` uses slot `n % SLOTS`. Pieces are begun in order, and each waits only for earlier
-/// pieces. So however many threads there are, one of them makes progress.
+/// Piece `n` uses slot `n % SLOTS`. Pieces are begun in order, and each waits only for earlier pieces, so one thread
+/// makes progress, however many there are.
 pub(super) struct RingCopy<'a> {
     ring: &'a Ring,
     buffer: &'a DeviceBuffer,
@@ -66,19 +66,18 @@ pub(super) struct RingCopy<'a> {
     start: Instant,
     /// The number of pieces that have been queued in each slot.
     queued: [AtomicUsize; SLOTS],
-    /// The first piece that was not copied; past the last piece until one fails.
+    /// The first piece that was not copied; past the last piece until a piece fails.
     stop: AtomicUsize,
     error: Mutex<Option<(usize, Error)>>,
 }
 
-// SAFETY: the host pointer is to memory that any thread may access while the copy lasts; each thread
-// accesses other bytes of it.
+// SAFETY: the pointer is to memory that any thread may access during the copy; each thread accesses different bytes.
 unsafe impl Sync for RingCopy<'_> {}
 
 impl<'a> RingCopy<'a> {
     /// # Safety
-    /// Until this is dropped, `host` is valid for reading the bytes of the plan, and for writing them
-    /// where they come from the GPU. It is not page-locked memory of this crate.
+    /// Until this is dropped, `host` is valid for reading the bytes of the plan, and for writing them if they come from
+    /// the GPU. It is not page-locked memory of this crate.
     pub(super) unsafe fn new(
         ring: &'a Ring,
         buffer: &'a DeviceBuffer,
@@ -104,8 +103,7 @@ impl<'a> RingCopy<'a> {
     /// Queues the pieces that depend on no other piece, before the first [`RingCopy::copy_piece`].
     pub(super) fn begin(&self) {
         if self.request.plan.request().direction == CopyDirection::FromGpu {
-            // The engine needs nothing from the host to fill the slots, so all of them start at
-            // once.
+            // The engine fills the slots without the host, so all of them start at once.
             (0..SLOTS.min(self.len())).for_each(|at| self.queue(at));
         }
     }
@@ -160,7 +158,7 @@ impl<'a> RingCopy<'a> {
 
     fn fail(&self, at: usize, error: Error) {
         let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
-        // The first failure in byte order decides how many bytes were certainly copied.
+        // The first failure in byte order determines how many bytes were certainly copied.
         if first.as_ref().is_none_or(|(other, _)| at < *other) {
             self.stop.fetch_min(at, Ordering::Relaxed);
             *first = Some((at, error));
@@ -215,10 +213,10 @@ impl<'a> RingCopy<'a> {
     fn copy_by_cpu(&self, at: usize) {
         let (piece, request) = (&self.pieces[at], self.request.plan.request());
         let len = (piece.end - piece.start) as usize;
-        // SAFETY: a chunk has at most `SLOT` bytes, and the memory `SLOTS` slots. The engine does not
-        // use the slot: its copy of the piece that was there is complete, and the next one is queued
-        // after this. The host memory is the promise of `new`; it is not in the ring. It is ordinary
-        // memory, which consists of whole lines, and the routine accepts it.
+        // SAFETY: a chunk has at most `SLOT` bytes, and the memory has `SLOTS` slots. The engine does not use the slot:
+        // its copy of the slot's previous piece is complete, and the next one is queued after this. The host memory is
+        // as `new` requires, and is not in the ring. It is ordinary memory, which consists of whole lines, and the
+        // routine accepts it.
         unsafe {
             let slot = self.ring.memory.cpu_ptr().add(at % SLOTS * SLOT);
             let host = self.request.host.add(piece.start as usize);

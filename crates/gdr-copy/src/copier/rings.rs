@@ -7,7 +7,7 @@ use gdr_cuda::{Driver, Gpu, Ordinal};
 use super::lock;
 use super::ring::Ring;
 
-/// How many rings are kept for later copies.
+/// The number of rings that are kept for later copies.
 const MOST_KEPT: usize = 8;
 
 /// A GPU's idle rings. All copiers of the GPU share them, because a program may map hundreds of
@@ -50,7 +50,7 @@ impl Rings {
         lock(&self.0).pop()
     }
 
-    /// Called only after a copy that succeeded: otherwise the streams may not be idle.
+    /// Keeps an idle ring. Called only after a successful copy: after a failure, the streams may not be idle.
     pub(super) fn keep(&self, ring: Ring) {
         let mut rings = lock(&self.0);
         // Concurrent copies may have made more rings; the surplus is freed here.

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 #[must_use = "wait for it: the copy may still run"]
 pub struct Transfer {
-    /// The copy; `None` once it is complete.
+    /// `None` once the copy is complete.
     running: Option<(Arc<CopyEngine>, Stream)>,
     len: u64,
 }
@@ -84,7 +84,7 @@ impl Transfer {
         }
     }
 
-    /// Returns the error for an engine that does not report its progress.
+    /// Returns the error for a copy whose progress is unknown.
     fn incomplete(&self, source: Error) -> Error {
         Error::Incomplete {
             copied: 0,

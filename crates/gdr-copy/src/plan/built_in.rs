@@ -31,7 +31,7 @@ impl Machine {
     }
 }
 
-/// A path with its points, each in bytes and nanoseconds.
+/// The costs of a path as points, each in bytes and nanoseconds.
 type Costs = (CopyDirection, HostMemory, CopyPath, &'static [(u64, f64)]);
 
 const fn cpu(threads: u16) -> CopyPath {
@@ -44,18 +44,18 @@ const fn cpu(threads: u16) -> CopyPath {
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
 
-/// H200: 2.1 us for 8 bytes. The others are estimates: 16 bytes over PCIe for 8, and the CPU's loads.
+/// H200: 2.1 us for 8 bytes. The others are estimates, from 16 bytes over PCIe per 8 bytes of payload, and the CPU's
+/// loads.
 const RESIDENT: &[(u64, f64)] = &[(64, 2.3e3), (4 * K, 3.2e3), (32 * K, 9e3), (64 * K, 18e3)];
 
-/// The cost in nanoseconds of a copy from the GPU that is queued among others. The call that queues
-/// it takes 1.5 us, but on an H100 READs of 1 KiB were slower by queued copies than by loads, which
-/// take 1.6 us.
+/// The cost in nanoseconds of a copy from the GPU that is queued among others. The call that queues it takes 1.5 us,
+/// but on an H100 READs of 1 KiB were slower with queued copies than with loads, which take 1.6 us.
 const QUEUED_COPY: f64 = 2.5e3;
 
-/// H200 on PCIe Gen5 x16, AVX-512, driver 580.159.04: stores 64 B in 119 ns and 4 MiB at 17 GB/s by
-/// one thread, 31 GB/s by two and 34 GB/s by four; loads at 0.8 GB/s a thread; cuMemcpy of page-locked
-/// memory 6.8 us, and 83 us for 4 MiB. Pageable memory adds the CPU's copy at 10 GB/s; all but its
-/// first chunk overlaps with the engine's. Several threads add a wake-up.
+/// H200 on PCIe Gen5 x16, AVX-512, driver 580.159.04: stores of 64 B in 119 ns and of 4 MiB at 17 GB/s by one thread,
+/// 31 GB/s by two and 34 GB/s by four; loads at 0.8 GB/s per thread; cuMemcpy of page-locked memory in 6.8 us, and 83
+/// us for 4 MiB. Pageable memory adds the CPU's copy at 10 GB/s, which overlaps with the engine's except for its first
+/// chunk. Several threads add a wake-up.
 const PCIE: &[Costs] = &[
     (
         ToGpu,
@@ -125,8 +125,7 @@ const PCIE: &[Costs] = &[
     ),
 ];
 
-/// Estimates, not measurements: the CPU loads and stores GPU memory as it does another socket's
-/// memory.
+/// Estimates, not measurements: the CPU loads and stores GPU memory like the memory of another socket.
 const COHERENT: &[Costs] = &[
     (
         ToGpu,
@@ -166,7 +165,7 @@ const COHERENT: &[Costs] = &[
     ),
 ];
 
-/// Copies within host memory: no path is faster than the CPU.
+/// Copies within host memory, for which no path is faster than the CPU.
 const SIMULATED: &[Costs] = &[
     (ToGpu, PageLocked, cpu(1), &[(64, 20.0), (4 * M, 420e3)]),
     (ToGpu, Pageable, cpu(1), &[(64, 20.0), (4 * M, 420e3)]),

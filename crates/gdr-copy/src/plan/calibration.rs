@@ -1,4 +1,4 @@
-//! The costs of all of a machine's paths.
+//! The costs of all paths of a machine.
 
 use std::collections::BTreeMap;
 

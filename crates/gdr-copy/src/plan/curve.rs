@@ -3,9 +3,9 @@
 /// The cost of a copy of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CostPoint {
-    /// Bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// Nanoseconds, more than 0.
+    /// The cost in nanoseconds, more than 0.
     pub ns: f64,
 }
 
@@ -26,16 +26,16 @@ pub enum InvalidCurve {
     /// There are no points.
     #[error("a cost curve needs at least one point")]
     Empty,
-    /// A length of 0.
+    /// A point has length 0.
     #[error("a copy of 0 bytes cannot be a point on a cost curve")]
     EmptyCopy,
-    /// A length twice.
+    /// Two points have the same length.
     #[error("the cost curve has two points at {0} bytes")]
     Twice(u64),
-    /// A cost that is not a positive number.
+    /// A cost is not a positive number.
     #[error("a copy of {len} bytes cannot cost {ns} ns: the cost must be positive")]
     Cost {
-        /// Bytes.
+        /// The length in bytes.
         len: u64,
         /// The cost.
         ns: f64,
@@ -63,7 +63,7 @@ impl CostCurve {
                 return Err(InvalidCurve::Cost { len: *len, ns: *ns });
             }
             before = Some(*len);
-            // Searches rely on costs that never fall, so a cost that noise made lower is raised.
+            // Searches rely on costs that never fall, so a cost that is lower because of noise is raised.
             highest = highest.max(*ns);
             *ns = highest;
         }
@@ -93,7 +93,7 @@ impl CostCurve {
                 low.ns + part * (high.ns - low.ns)
             }
             (None, Some(first)) => first.ns,
-            // Beyond the measurements the bytes dominate, and a fixed cost does not matter.
+            // Beyond the measurements, the cost is proportional to the length, and a fixed cost does not matter.
             (Some(last), None) => last.ns * (len as f64 / last.len as f64),
             (None, None) => unreachable!("`new` refuses a curve without points"),
         }

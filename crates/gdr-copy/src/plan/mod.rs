@@ -25,8 +25,8 @@
 //! assert_eq!(planner.plan(&megabyte).path(), CopyPath::CopyEngine);
 //! ```
 //!
-//! Everything here is pure: it measures nothing, reads no file and no clock. [`Profile`] is the
-//! text form of a calibration, with the machine on which it was measured.
+//! This module measures nothing and reads neither files nor clocks. [`Profile`] is the text form of a calibration, with
+//! the machine on which it was measured.
 
 mod built_in;
 mod calibration;

@@ -14,7 +14,7 @@ pub enum CopyDirection {
 }
 
 impl CopyDirection {
-    /// Both.
+    /// Both directions.
     pub const ALL: [Self; 2] = [Self::ToGpu, Self::FromGpu];
 
     /// Returns its name in reports and profiles.
@@ -45,7 +45,7 @@ pub enum HostMemory {
 }
 
 impl HostMemory {
-    /// Both.
+    /// Both kinds of memory.
     pub const ALL: [Self; 2] = [Self::Pageable, Self::PageLocked];
 
     /// Returns its name in reports and profiles.
@@ -102,7 +102,7 @@ impl fmt::Display for CopyPath {
     }
 }
 
-/// A text that does not name a direction, memory or path of copies.
+/// The text is not the name of a direction, memory or path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct ParsePathError {

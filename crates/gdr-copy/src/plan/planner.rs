@@ -7,8 +7,8 @@ use std::ops::Range;
 use super::calibration::{Calibration, Series};
 use super::path::{CopyDirection, CopyPath, HostMemory};
 
-/// The alignment of pieces in GPU memory, so that threads do not share a line and the copy engine gets
-/// aligned addresses.
+/// The alignment of pieces in GPU memory, so that threads do not share a line and the copy engine gets aligned
+/// addresses.
 const ALIGNMENT: u64 = 4 << 10;
 /// The shortest and the longest piece for a thread. Each thread gets several pieces, so that one that starts
 /// late does not delay the end.
@@ -24,13 +24,13 @@ const RING_THREADS_FROM: u64 = 1 << 20;
 const MOST_RING_THREADS: u16 = 4;
 /// The longest piece that a resident kernel pushes at once.
 const RESIDENT_CHUNK: u64 = 32 << 10;
-/// A size above every measured one, at which costs are also compared.
+/// A size above every measured one, at which costs are compared as well.
 const LARGEST: u64 = 1 << 46;
 
 /// Whether copies may use the copy engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CopyEngineUse {
-    /// They may.
+    /// Copies may use the copy engine.
     Allowed,
     /// Only CPU copies are allowed.
     Forbidden,
@@ -39,7 +39,7 @@ pub enum CopyEngineUse {
 /// Whether reads may use a resident kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResidentUse {
-    /// They may.
+    /// Reads may use a resident kernel.
     Allowed,
     /// No kernel stays on the GPU.
     Forbidden,
@@ -97,27 +97,27 @@ pub struct CopyRequest {
     pub host: HostMemory,
     /// The GPU address of the first byte; its alignment matters.
     pub address: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u64,
 }
 
-/// A path, and the size from which on it is used.
+/// A path, and the size from which it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Bytes.
+    /// The size in bytes.
     pub from: u64,
     /// The path.
     pub path: CopyPath,
 }
 
-/// What a copy would cost on a path.
+/// The estimated cost of a copy on a path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The path.
     pub path: CopyPath,
-    /// Nanoseconds.
+    /// The cost in nanoseconds.
     pub ns: f64,
-    /// Whether the limits allow it.
+    /// Whether the limits allow the path.
     pub is_allowed: bool,
 }
 
@@ -161,7 +161,7 @@ impl CopyPlan {
         self.path
     }
 
-    /// Returns what is copied.
+    /// Returns the request that the plan is for.
     pub fn request(&self) -> &CopyRequest {
         &self.request
     }
@@ -171,9 +171,9 @@ impl CopyPlan {
         self.chunk
     }
 
-    /// Returns the number of threads, including the caller's and at most `most`, that copy between page-locked
-    /// and pageable memory while the copy engine copies. It is 1 for writes: several threads would rather store
-    /// into the mapping.
+    /// Returns the number of threads, including the caller's and at most `most`, that copy between page-locked and
+    /// pageable memory while the copy engine copies. It is 1 for writes, for which several threads would store into the
+    /// mapping instead.
     pub fn ring_threads(&self, most: NonZeroU16) -> NonZeroU16 {
         let CopyRequest {
             direction,
@@ -195,8 +195,7 @@ impl CopyPlan {
         let chunk = self.chunk.get();
         let first = match chunk {
             u64::MAX => len,
-            // Shortened by the distance from the previous multiple, so that all other pieces begin
-            // at one.
+            // Shortened by the distance from the previous multiple, so that all other pieces begin at a multiple.
             _ => chunk - address % ALIGNMENT,
         };
         Pieces {
@@ -307,7 +306,7 @@ impl Planner {
             host,
             path: CopyPath::ONE_THREAD,
         })?;
-        // The curve does not fall.
+        // The curve never falls.
         let (mut low, mut high) = (0, single);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -319,9 +318,9 @@ impl Planner {
         Some(low)
     }
 
-    /// Returns the size from which on the copy engine makes a single read to page-locked memory faster than the
-    /// calling thread, if the engine costs `extra_ns` more than its curve says, for example because another
-    /// thread makes the calls. `None` if it never is faster, or may not be used.
+    /// Returns the size from which on the copy engine makes a single read to page-locked memory faster than the calling
+    /// thread, if the engine costs `extra_ns` more than its curve, for example because another thread makes the calls.
+    /// `None` if the engine is never faster, or may not be used.
     pub fn delayed_reads_from(&self, extra_ns: f64) -> Option<u64> {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
         let least = self.copy_engine_from(direction, host)?;
@@ -391,9 +390,8 @@ fn steps(
     sizes.extend([1, LARGEST]);
     let sizes: Vec<u64> = sizes.into_iter().collect();
 
-    // The excess of a path at a size is its cost above the best path's, relative to the best. For
-    // each size and path: the least sum of excesses up to that size, and the path of the previous
-    // size.
+    // The excess of a path at a size is its cost above the best path's, relative to the best. For each size and path,
+    // this computes the least sum of excesses up to that size, and the path of the previous size.
     let mut before: Vec<Vec<usize>> = Vec::with_capacity(sizes.len());
     let mut sums = vec![0.0; curves.len()];
     for &size in &sizes {
@@ -402,8 +400,7 @@ fn steps(
         let (mut least, mut from) = (f64::INFINITY, 0);
         let mut chosen = Vec::with_capacity(curves.len());
         for (at, sum) in sums.iter_mut().enumerate() {
-            // The choice only moves forward, so the path of the previous size is this path or an
-            // earlier one.
+            // The choice only moves forward, so the path of the previous size is this path or an earlier one.
             if *sum < least {
                 (least, from) = (*sum, at);
             }
@@ -416,7 +413,7 @@ fn steps(
         .min_by(|a, b| sums[*a].total_cmp(&sums[*b]))
         .unwrap_or(0);
     let mut by_size = vec![path; sizes.len()];
-    // Goes back from the best end, following the choices that were noted for each size.
+    // Goes back from the best end, following the choices recorded for each size.
     for at in (1..sizes.len()).rev() {
         path = before[at][path];
         by_size[at - 1] = path;
@@ -464,7 +461,7 @@ mod tests {
         NonZeroU16::new(number).unwrap()
     }
 
-    /// Returns a path that costs `fixed` ns and `per_byte` ns for each byte.
+    /// Returns the costs of a path with `fixed` ns for each copy and `per_byte` ns for each byte.
     fn affine(fixed: f64, per_byte: f64) -> CostCurve {
         let points = (0..30).map(|shift| 1_u64 << shift);
         CostCurve::new(points.map(|len| CostPoint {
@@ -498,7 +495,7 @@ mod tests {
         calibration.set(series(CopyPath::CopyEngine), affine(7000.0, 0.02));
         let planner = Planner::new(&calibration, PathLimits::all(threads(1)));
         let of = |host| planner.steps(CopyDirection::FromGpu, host);
-        // 100 + n = 7000 + 0.02 n.
+        // The crossing: 100 + n = 7000 + 0.02 n.
         let engine = Step {
             from: 7041,
             path: CopyPath::CopyEngine,
@@ -552,7 +549,7 @@ mod tests {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
         let single = planner.copy_engine_from(direction, host);
         assert_eq!(planner.delayed_reads_from(0.0), single);
-        // Loads take about 1 us for each KiB.
+        // Loads take about 1 us per KiB.
         let later = planner.delayed_reads_from(50_000.0).unwrap();
         assert!((40 << 10..100 << 10).contains(&later), "{later}");
         assert_eq!(planner.delayed_reads_from(f64::INFINITY), None);
@@ -581,7 +578,7 @@ mod tests {
         }
     }
 
-    /// Affine costs in path order: later paths have higher fixed costs and lower costs per byte.
+    /// Generates affine costs in path order: later paths have higher fixed costs and lower costs per byte.
     fn ordered() -> impl Strategy<Value = Calibration> {
         let step = (10.0_f64..1e5, 0.05_f64..0.9);
         prop::collection::vec(step, 1..5).prop_map(|steps| {
@@ -602,7 +599,7 @@ mod tests {
         })
     }
 
-    /// Any costs at all.
+    /// Generates arbitrary costs.
     fn arbitrary() -> impl Strategy<Value = Calibration> {
         let points = prop::collection::btree_map(1_u64..1 << 30, 1.0_f64..1e9, 1..12);
         prop::collection::vec(points, 0..5).prop_map(|all| {

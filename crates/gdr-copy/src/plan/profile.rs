@@ -26,7 +26,7 @@ pub struct ProfileKey {
 }
 
 impl ProfileKey {
-    /// Returns its fields with their names, in the order of the file.
+    /// Returns the fields with their names, in the order of the file.
     fn fields(&self) -> [(&'static str, &str); 4] {
         [
             ("gpu", &self.gpu),
@@ -77,7 +77,7 @@ pub struct Profile {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseProfileError {
-    /// The first line is another one.
+    /// The first line is not the name and version of the format.
     #[error(
         "the first line is not `{FORMAT}`: the file has a different version, or is not a profile"
     )]
@@ -101,13 +101,13 @@ pub enum ParseProfileError {
     Name {
         /// The line's number, from 1.
         line: usize,
-        /// Which.
+        /// The unknown name.
         source: ParsePathError,
     },
     /// The points do not form a curve.
     #[error(transparent)]
     Curve(#[from] InvalidCurve),
-    /// The file has more lines than a profile.
+    /// The file has more lines than a profile can have.
     #[error("the file has more than {MOST_LINES} lines")]
     TooLong,
 }
@@ -187,7 +187,7 @@ impl FromStr for Profile {
     }
 }
 
-/// `DIRECTION MEMORY PATH BYTES NANOSECONDS`.
+/// Parses a line `DIRECTION MEMORY PATH BYTES NANOSECONDS`.
 fn parse_point(line: usize, text: &str) -> Result<(Series, CostPoint), ParseProfileError> {
     let wrong = ParseProfileError::Point { line };
     let words: Vec<_> = text.split(' ').collect();

@@ -1,8 +1,8 @@
 //! mmap of the dma-buf that CUDA exports for a range.
 //!
-//! CUDA exports whole host pages. A pin is one dma-buf of the host pages that its range touches, and
-//! is mapped from the start of that dma-buf on. The export keeps the memory allocated, and so does a
-//! mapping of it (which references the file); either may be released first.
+//! CUDA exports whole host pages. A pin is one dma-buf of the host pages that its range touches, and is mapped from the
+//! start of that dma-buf. The export keeps the memory allocated, and so does a mapping of it (which references the
+//! file); either may be released first.
 
 mod exporter;
 #[cfg(test)]
@@ -33,7 +33,7 @@ const FIRST: CudaVersion = CudaVersion {
 /// The kernel's `ENOTSUPP`, which libc does not define: the error of drivers before [`FIRST`].
 const ENOTSUPP: i32 = 524;
 
-/// A CUDA that exports dma-bufs which can be mapped.
+/// A CUDA driver whose exported dma-bufs can be mapped.
 #[derive(Debug)]
 pub(crate) struct DmaBufBackend {
     exporter: Box<dyn Exporter>,
@@ -64,7 +64,7 @@ impl DmaBufBackend {
     fn gpu(&self, ordinal: Ordinal) -> Result<&DeviceInfo> {
         let gpus = match self.gpus.get() {
             Some(gpus) => gpus,
-            // Asked outside of `get_or_init`, whose function cannot fail.
+            // Queried outside `get_or_init`, whose closure cannot fail.
             None => {
                 let gpus = self.exporter.devices()?;
                 self.gpus.get_or_init(|| gpus)
@@ -115,8 +115,7 @@ impl Backend for DmaBufBackend {
             _ => Caching::WriteCombined,
         };
         let fd = self.exporter.export(info.device, va, len, mapping_type)?;
-        // If the memory was freed and allocated again between the two calls, the export has other
-        // memory.
+        // If the memory was freed and allocated again between the two calls, the export refers to other memory.
         if self.exporter.locate(request)?.buffer != info.buffer {
             return Err(gdr_cuda::Error::UnknownPointer { ptr: request.ptr }.into());
         }

@@ -1,4 +1,4 @@
-//! The backend over an exporter of memfds.
+//! The backend with an exporter of memfds.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -262,7 +262,7 @@ fn the_mapping_outlives_the_pin_and_its_descriptor() {
     let pin = cuda.open().unwrap().pin(&request(BASE, 1)).unwrap();
     let mapping = pin.map(host_page(), None).unwrap();
     drop(pin);
-    // SAFETY: as in the test above.
+    // SAFETY: byte 0 is in the mapping; it is shared memory, accessed as an atomic.
     unsafe { AtomicU8::from_ptr(mapping.as_ptr()) }.store(9, Ordering::Relaxed);
     assert_eq!(cuda.gpu_reads(0), 9);
 }

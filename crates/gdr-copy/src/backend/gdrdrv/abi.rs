@@ -40,7 +40,7 @@ pub(super) enum Request {
 }
 
 impl Request {
-    /// Bytes that the module reads and writes at the argument's address.
+    /// Returns the number of bytes that the module reads and writes at the argument's address.
     pub(super) const fn size(self) -> usize {
         match self {
             Self::PinBuffer => size_of::<PinBuffer>(),
@@ -106,7 +106,7 @@ pub(super) struct PinBuffer {
     pub(super) size: u64,
     /// Deprecated; the module refuses anything but 0 in its persistent mode.
     pub(super) p2p_token: u64,
-    /// Deprecated, as the token.
+    /// Deprecated, like the token.
     pub(super) va_space: u32,
     pub(super) pad: u32,
     pub(super) handle: u64,

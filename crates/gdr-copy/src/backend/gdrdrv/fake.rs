@@ -146,7 +146,7 @@ impl FakeModule {
         bytes
     }
 
-    /// `cudaFree` of all memory, as the module is notified of it.
+    /// Notifies the module that `cudaFree` freed all memory.
     pub(super) fn free_all(&self) {
         let mut state = self.state();
         if !state.persistent {

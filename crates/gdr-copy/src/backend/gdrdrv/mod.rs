@@ -1,9 +1,8 @@
 //! NVIDIA's GDRCopy kernel module, through its device node.
 //!
-//! The module pins whole GPU pages of 64 KiB and maps a pin only where its address is a multiple of
-//! that, so ranges are widened before they are pinned: any address and any length can be pinned.
-//! Each pin has a handle of the module, which one [`OwnedHandle`] owns and unpins exactly once, after
-//! the munmap.
+//! The module pins whole GPU pages of 64 KiB and maps a pin only if its address is a multiple of that size, so ranges
+//! are widened before they are pinned: any address and any length can be pinned. Each pin has a handle of the module,
+//! which one [`OwnedHandle`] owns and unpins exactly once, after the munmap.
 
 mod abi;
 mod device;
@@ -31,7 +30,7 @@ use crate::report::Attributes;
 use crate::report::Route;
 use gdr_process::ProcessId;
 
-/// The module, open and of a supported version.
+/// The open module, of a supported version.
 #[derive(Debug)]
 pub(crate) struct GdrdrvBackend {
     module: Arc<Module>,
@@ -43,7 +42,7 @@ impl GdrdrvBackend {
         Self::over(Box::new(DeviceNode::open()?))
     }
 
-    /// Over `device`, once the version is known to be supported.
+    /// Opens the module at `device` and checks that its version is supported.
     fn over(device: Box<dyn Device>) -> Result<Self> {
         let module = Module::open(device)?;
         // Modules without attributes (before 2.5) are not persistent.
@@ -64,8 +63,8 @@ impl GdrdrvBackend {
 
     fn pin_pages(&self, request: &PinRequest) -> Result<GdrdrvPin> {
         let forced = request.forces_pcie();
-        // Not tried where it cannot succeed: the module's error path releases a lock that it does not
-        // hold (GDRCopy 2.6, gdrdrv.c:849).
+        // Not tried if it cannot succeed: the module's error path releases a lock that it does not hold (GDRCopy 2.6,
+        // gdrdrv.c:849).
         if forced && !self.attributes.force_pcie {
             return Err(Error::ForcePcie {
                 backend: BackendKind::Gdrdrv,
@@ -123,7 +122,7 @@ impl Backend for GdrdrvBackend {
     }
 }
 
-/// The handle of a pinned range; unpinned on drop.
+/// The handle of a pinned range, which is unpinned on drop.
 #[derive(Debug)]
 struct OwnedHandle {
     module: Arc<Module>,
@@ -153,14 +152,14 @@ struct GdrdrvPin {
 }
 
 impl GdrdrvPin {
-    /// Requests a kind of mapping. Where the module offers no choice it makes its own;
-    /// [`GdrdrvPin::map`] queries which after the mmap.
+    /// Requests a kind of mapping. A module that offers no choice chooses itself; [`GdrdrvPin::map`] queries the kind
+    /// after the mmap.
     fn request(&self, caching: Option<Caching>) -> Result<()> {
         let OwnedHandle { module, raw, .. } = &*self.handle;
         let mut wanted = MappingType::from(caching);
         if wanted == MappingType::CACHED && self.forced {
-            // A mapping over PCIe cannot be cached; the module does not check that and stops the
-            // kernel (GDRCopy 2.6, BUG_ON in gdrdrv_mmap).
+            // A mapping over PCIe cannot be cached. The module does not check that and crashes the Linux kernel
+            // (GDRCopy 2.6, BUG_ON in gdrdrv_mmap).
             wanted = MappingType::NONE;
         }
         if self.requested.load(Ordering::Acquire) == wanted.0 {
@@ -221,10 +220,10 @@ impl Pin for GdrdrvPin {
         // Write-combined until the module has reported the kind.
         let mapping = BarMapping::map(&[range], Caching::WriteCombined)
             .map_err(|error| self.explain(error))?
-            // The module must not unpin what is still mapped.
+            // The module must not unpin a range that is still mapped.
             .keeping(self.handle.clone());
 
-        // Only after the mmap does the module know the kind of the mapping.
+        // The module knows the kind of the mapping only after the mmap.
         let info = module.info(*raw)?;
         // A mapping of other memory must not reach the caller.
         if info.va != self.va || info.len != self.len {

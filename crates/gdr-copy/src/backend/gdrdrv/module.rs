@@ -1,4 +1,4 @@
-//! The module as typed calls: which calls a version has, and what their results mean.
+//! The module's calls with types: the calls that each version has, and the meaning of their results.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -38,7 +38,7 @@ pub(super) struct Module {
 }
 
 impl Module {
-    /// Checks the version.
+    /// Opens the module and checks its version.
     pub(super) fn open(device: Box<dyn Device>) -> Result<Self> {
         let mut versions = abi::Versions::default();
         device
@@ -57,7 +57,7 @@ impl Module {
         if version < abi::OLDEST {
             return Err(too_old(dotted(version)));
         }
-        // The other way round: the module names the oldest API that it accepts.
+        // The module reports the oldest API that it accepts, which may be newer than this one.
         if minimum > abi::API {
             return Err(Error::ModuleVersion {
                 found: dotted(version),
@@ -91,7 +91,7 @@ impl Module {
         };
         match self.device.call(Request::GetAttribute, query.bytes()) {
             Ok(()) => Ok(Some(query.value)),
-            // A module with attributes may not have this one, and says so by an invalid argument.
+            // A module with attributes may lack this one, and then fails with EINVAL.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
             Err(error) => Err(refusal(Request::GetAttribute, error)),
         }
@@ -118,8 +118,8 @@ impl Module {
         }
     }
 
-    /// Unpins. Exactly once for each handle: the module unpins the oldest range of the file for an
-    /// unknown handle (GDRCopy 2.6, gdrdrv.c:665).
+    /// Unpins a range. Must be called exactly once for each handle: for an unknown handle, the module unpins the oldest
+    /// range of the file (GDRCopy 2.6, gdrdrv.c:665).
     pub(super) fn unpin(&self, handle: Handle) -> Result<()> {
         self.exchange(abi::UnpinBuffer { handle: handle.0 })
             .map(drop)
@@ -152,7 +152,7 @@ impl Module {
             })?;
             let mapping = match (info.mapped, info.wc_mapping) {
                 (0, _) => MappingType::NONE,
-                // These modules map cached (on POWER9) or write-combined only.
+                // These modules map cached (on POWER9) or write-combined.
                 (_, 0) => MappingType::CACHED,
                 _ => MappingType::WRITE_COMBINED,
             };
@@ -164,8 +164,7 @@ impl Module {
         }
     }
 
-    /// Chooses the kind of this and later mappings. `false` where the platform or the module offers
-    /// no choice.
+    /// Chooses the kind of this and later mappings. Returns `false` if the platform or the module offers no choice.
     pub(super) fn request_mapping(&self, handle: Handle, mapping: MappingType) -> Result<bool> {
         if self.version < abi::WITH_ATTRIBUTES {
             return Ok(mapping == MappingType::NONE);

@@ -1,4 +1,4 @@
-//! The backend against the fake module.
+//! The backend with the fake module.
 
 use std::cell::Cell;
 
@@ -40,14 +40,14 @@ fn open(module: &FakeModule) -> GdrdrvBackend {
     GdrdrvBackend::over(module.device()).unwrap()
 }
 
-/// Words of 64 bits, as a call's argument.
+/// Returns 64-bit words as the bytes of a call's argument.
 fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
 fn bytes_of(mapping: &BarMapping) -> &[std::sync::atomic::AtomicU8] {
-    // SAFETY: `len` bytes of a memfd are mapped as long as the mapping is borrowed. The test accesses
-    // the memfd, too, which atomics allow.
+    // SAFETY: `len` bytes of a memfd are mapped as long as the mapping is borrowed. The test also accesses the memfd,
+    // which atomics allow.
     unsafe { std::slice::from_raw_parts(mapping.as_ptr().cast(), mapping.len()) }
 }
 
@@ -366,7 +366,7 @@ fn freed_memory_is_reported_where_pins_are_not_persistent() {
             pin.map(PAGE, None).unwrap();
         } else {
             assert!(matches!(pin.map(PAGE, None), Err(Error::Invalidated)));
-            // The module itself refuses the mmap.
+            // Without the check before, the module refuses the mmap.
             let refused = Error::os("mmap", io::Error::from_raw_os_error(libc::EINVAL));
             assert!(matches!(pin.explain(refused), Error::Invalidated));
         }
@@ -429,7 +429,7 @@ proptest::proptest! {
             rustix::fs::memfd_create("random", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&memory, 1 << 56).unwrap();
         let mut answers = answers;
-        // The version is a supported one, so that the other calls are made.
+        // The version is supported, so that the other calls are made.
         let version = [version.to_ne_bytes(), 0x2_0000u32.to_ne_bytes()].concat();
         answers.push((0, version));
         let device = RandomModule { memory, answers: std::sync::Mutex::new(answers) };

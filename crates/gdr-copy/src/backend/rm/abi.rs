@@ -12,7 +12,7 @@ use std::mem::{offset_of, size_of};
 #[repr(transparent)]
 pub(super) struct Handle(pub(super) u32);
 
-/// Which escape an `ioctl` is (`nv_escape.h`, `nv-ioctl-numbers.h`).
+/// The number of an escape `ioctl` (`nv_escape.h`, `nv-ioctl-numbers.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Escape {
@@ -227,7 +227,7 @@ unsafe impl ControlParams for ExportInfo {
     const NAME: &'static str = "NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO";
 }
 
-/// The maximum of objects in one import.
+/// The maximum number of objects in one import.
 pub(super) const MAX_IMPORT: usize = 128;
 /// `NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_TYPE_VIDMEM`.
 pub(super) const IMPORT_VIDMEM: u8 = 1;

@@ -42,7 +42,7 @@ impl Client {
     pub(super) fn open(ioctl: Arc<dyn RmIoctl>) -> Result<Self> {
         let control = open_node(&*ioctl, Node::Control)?;
         let mut version = abi::ApiVersion {
-            // `NV_RM_API_VERSION_CMD_QUERY`: the driver reports its version, and compares none.
+            // `NV_RM_API_VERSION_CMD_QUERY`: the driver reports its version without comparing it.
             cmd: u32::from(b'2'),
             reply: 0,
             version: [0; 64],
@@ -82,7 +82,7 @@ impl Client {
         open_node(&*self.ioctl, Node::Gpu { minor })
     }
 
-    /// Returns every GPU of the driver, also those whose node is not visible to this process.
+    /// Returns every GPU of the driver, including those whose node is not visible to this process.
     pub(super) fn cards(&self) -> Result<Vec<Card>> {
         let mut cards = [abi::CardInfo::default(); abi::MAX_CARDS];
         self.escape(Escape::CardInfo, &mut cards, "the list of GPUs")?;
@@ -125,7 +125,7 @@ impl Client {
             status: 0,
         };
         self.escape(Escape::RmAlloc, &mut alloc, what)?;
-        // The kernel's call succeeds also where the driver refuses: its status is in the structure.
+        // The system call succeeds even if the driver refuses: its status is in the structure.
         check("NV_ESC_RM_ALLOC", what, alloc.status)?;
         Ok(alloc.object)
     }
@@ -149,8 +149,8 @@ impl Client {
         check(P::NAME, what, control.status)
     }
 
-    /// Duplicates another client's object: a reference of this client on it. The driver allows it for
-    /// memory of the same process (`rmapi/sharing.c`, RS_SHARE_TYPE_PID).
+    /// Duplicates another client's object, which gives this client a reference to it. The driver allows it for memory
+    /// of the same process (`rmapi/sharing.c`, RS_SHARE_TYPE_PID).
     pub(super) fn dup(&self, parent: Handle, source: (Handle, Handle)) -> Result<Handle> {
         let what = "a reference on CUDA's memory object";
         let mut dup = abi::Dup {
@@ -231,7 +231,7 @@ fn escape<T>(
     // asserted in `abi`), exclusively borrowed for the call. Pointers in it are to structures that
     // the caller borrows exclusively during the call.
     unsafe { ioctl.escape(fd.as_fd(), number, arg, size_of::<T>()) }.map_err(|source| {
-        // The driver returns EINVAL for a structure of another size: another interface version.
+        // The driver returns EINVAL for a structure of another size, which belongs to another interface version.
         let call = match source.raw_os_error() {
             Some(libc::EINVAL) => "an escape of the NVIDIA driver (is its version too old or new?)",
             _ => "an escape of the NVIDIA driver",

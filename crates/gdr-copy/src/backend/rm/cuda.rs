@@ -16,7 +16,7 @@ pub(super) trait CudaCalls: Send + Sync + Debug {
 
     fn pointer_info(&self, ptr: DevicePtr) -> Result<PointerInfo>;
 
-    /// Returns the descriptor of the VMM memory that is mapped at `ptr`; `None` where it was made without
+    /// Returns the descriptor of the VMM memory that is mapped at `ptr`, or `None` if the memory was created without
     /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
     fn posix_fd(&self, ptr: DevicePtr) -> Result<Option<OwnedFd>>;
 
@@ -39,7 +39,7 @@ pub(super) trait CudaCalls: Send + Sync + Debug {
     ) -> Result<()>;
 }
 
-/// Memory of this library, which CUDA copies.
+/// Memory of this library that CUDA copies.
 pub(super) trait ProbeMemory {
     fn allocate(&mut self, kind: MemoryKind, len: u64) -> Result<DevicePtr>;
 

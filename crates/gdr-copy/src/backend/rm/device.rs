@@ -27,18 +27,18 @@ pub(super) struct Device {
 /// allocation, and the serial number of an allocation is never reused, so the pair is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
-    /// `None` where several objects back the range; its size is not cached then.
+    /// `None` if several objects back the range; its size is then not cached.
     pub(super) buffer: Option<BufferId>,
     pub(super) client: Handle,
     pub(super) object: Handle,
 }
 
-/// The maximum of cached sizes; then the cache is cleared.
+/// The maximum number of cached sizes; the cache is cleared when it is full.
 const MAX_SIZES: usize = 4096;
 
 impl Device {
     pub(super) fn open(client: Arc<Client>, card: Card) -> Result<Self> {
-        // First, because it attaches the GPU to the driver, where the objects below are allocated.
+        // First, because this attaches the GPU to the driver, where the objects below are allocated.
         let node = client.open_gpu(card.minor)?;
         let root = client.handle();
         let mut id = GpuIdInfo {
@@ -89,7 +89,7 @@ impl Device {
         self.card.bdf
     }
 
-    /// Returns a new file of this GPU: each can be mapped once (`nv-usermap.c`).
+    /// Returns a new file of this GPU. Each file can be mapped once (`nv-usermap.c`).
     pub(super) fn file(&self) -> Result<OwnedFd> {
         self.client.open_gpu(self.card.minor)
     }
@@ -109,13 +109,13 @@ impl Device {
         if let Some(&size) = sizes().get(&identity) {
             return Ok(size);
         }
-        // Not locked during the question, which is a call of the driver: two threads may both ask.
+        // Not locked during the driver call, so two threads may both query the size.
         let size = ask()?;
         if identity.buffer.is_none() {
             return Ok(size);
         }
         let mut sizes = sizes();
-        // All at once: the buffers that a program pins repeatedly are soon here again.
+        // All entries at once: buffers that a program pins repeatedly are soon cached again.
         if sizes.len() >= MAX_SIZES {
             sizes.clear();
         }
@@ -123,7 +123,7 @@ impl Device {
         Ok(size)
     }
 
-    /// Size and free space of BAR1; `None` where the driver does not report them.
+    /// Returns the size and free space of BAR1, or `None` if the driver does not report them.
     pub(super) fn bar1(&self) -> Option<Bar1> {
         let mut info = FbInfo {
             count: 2,

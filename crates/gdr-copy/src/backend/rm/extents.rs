@@ -1,4 +1,4 @@
-//! A range as parts of memory objects: another client's objects, and our own references to them.
+//! A range as parts of memory objects: another client's objects, and this client's references to them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) struct ObjectRange {
     pub(super) len: u64,
 }
 
-/// A part of a range: `len` bytes from `offset` on in a memory object of our own.
+/// A part of a range: `len` bytes from `offset` on in a memory object of this client.
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
     pub(super) memory: Arc<Memory>,
@@ -37,8 +37,8 @@ pub(super) enum ExtentError {
 
 /// Widens the extents of a range by `before` and `after` bytes, to whole GPU pages.
 ///
-/// A GPU page of 64 KiB lies in one memory object, so the added bytes are in the same object.
-/// Extents that do not fit their objects are wrong, and an error.
+/// A GPU page of 64 KiB lies in one memory object, so the added bytes are in the same object. Fails if the extents do
+/// not fit their objects.
 pub(super) fn widen(
     mut extents: Vec<Extent>,
     before: u64,
@@ -57,7 +57,7 @@ pub(super) fn widen(
     for extent in &extents {
         let size = extent.memory.size();
         let Extent { offset, len, .. } = *extent;
-        // A route that found the wrong object is likely to fail here, before anything is mapped.
+        // A route that found the wrong object probably fails here, before anything is mapped.
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(ExtentError::PastObject { len, offset, size });
         }

@@ -1,5 +1,5 @@
-//! A fake of the driver for tests: it keeps objects, references and mappings as the driver does,
-//! over memfds, and fails on demand.
+//! A fake of the driver for tests, based on memfds: it keeps objects, references and mappings as the driver does, and
+//! fails on demand.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -12,12 +12,12 @@ use rustix::fs::MemfdFlags;
 use super::abi::{self, ControlParams, Escape, Handle};
 use super::ioctl::{Node, RmIoctl};
 
-/// CUDA's client, and its object.
+/// CUDA's client and its object.
 pub(super) const CUDA_CLIENT: Handle = Handle(0xc1d0_0001);
 pub(super) const CUDA_OBJECT: Handle = Handle(0x5c00_0010);
-/// Bytes in that object.
+/// The number of bytes in that object.
 pub(super) const OBJECT_SIZE: u64 = 2 << 20;
-/// Size and free space of BAR1, KiB.
+/// The size and free space of BAR1 in KiB.
 pub(super) const BAR1_KIB: (u32, u32) = (262_144, 1_024);
 
 #[derive(Debug, Default)]
@@ -27,18 +27,18 @@ pub(super) struct State {
     pub(super) objects: HashMap<u32, u32>,
     /// Existing mappings of the library: linear address to object.
     pub(super) mappings: HashMap<u64, u32>,
-    /// The parts of CUDA's objects that these mappings map.
+    /// The parts of CUDA's objects that each mapping maps.
     pub(super) views: HashMap<u64, View>,
-    /// CUDA's objects besides [`CUDA_OBJECT`]: handle to bytes.
+    /// CUDA's objects besides [`CUDA_OBJECT`]: handle to size in bytes.
     pub(super) cuda_objects: HashMap<u32, u64>,
     /// CUDA's objects that are not on a GPU.
     pub(super) in_host_memory: Vec<u32>,
     /// CUDA's object for each object of the library.
     behind: HashMap<u32, u32>,
-    /// The objects of CUDA in a descriptor, each with its type.
+    /// CUDA's objects in each descriptor, with their types.
     pub(super) descriptors: HashMap<i32, Vec<(u8, u32)>>,
     pub(super) calls: Vec<Escape>,
-    /// The status that the next escapes of a number return.
+    /// The statuses that the next escapes return, by escape.
     pub(super) refusals: Vec<(Escape, u32)>,
     /// The error of opening a node.
     pub(super) closed: Option<(Node, i32)>,
@@ -47,7 +47,7 @@ pub(super) struct State {
     subdevice: u32,
 }
 
-/// A file of `len` bytes of an object of CUDA from `offset` on.
+/// A file that maps `len` bytes of one of CUDA's objects from `offset` on.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) object: u32,
@@ -82,7 +82,7 @@ impl State {
         Handle(name)
     }
 
-    /// Bytes in an object of CUDA, if it exists.
+    /// Returns the size of one of CUDA's objects, if it exists.
     fn size_of(&self, object: u32) -> Option<u64> {
         match object == CUDA_OBJECT.0 {
             true => Some(OBJECT_SIZE),
@@ -90,7 +90,7 @@ impl State {
         }
     }
 
-    /// Duplicates an object of CUDA.
+    /// Duplicates one of CUDA's objects.
     fn duplicate(&mut self, theirs: u32) -> Handle {
         let ours = self.object(0);
         self.behind.insert(ours.0, theirs);
@@ -114,7 +114,7 @@ impl State {
                 assert_eq!(info.gpu_id, 0x600);
                 info.device_instance = 3;
             },
-            // SAFETY: as above; its list has `count` entries.
+            // SAFETY: as above; the list has `count` entries.
             abi::SurfaceInfo::CMD => unsafe {
                 let info = &*info.cast::<abi::SurfaceInfo>();
                 let list = info.list as *mut abi::IndexedInfo;
@@ -239,7 +239,7 @@ impl State {
                         None => 0,
                     };
                     if map.status == 0 {
-                        // The file is exactly the mapping, as with the driver.
+                        // The driver's file has the length of the mapping, too.
                         let file = BorrowedFd::borrow_raw(map.fd);
                         rustix::fs::ftruncate(file, map.length).unwrap();
                         self.next += 1;

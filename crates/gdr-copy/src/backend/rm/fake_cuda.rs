@@ -1,5 +1,5 @@
-//! A fake CUDA for tests: allocations in objects of [`FakeDriver`], what CUDA reports about them,
-//! and wrong answers on demand.
+//! A fake CUDA for tests: allocations in objects of [`FakeDriver`], CUDA's reports about them, and wrong answers on
+//! demand.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,7 +17,7 @@ use super::extents::ObjectRange;
 use super::fake::{CUDA_CLIENT, FakeDriver};
 use super::ioctl_hook::HookError;
 
-/// The unit of objects, and of their addresses.
+/// The unit of the sizes and addresses of objects.
 const OBJECT: u64 = 2 << 20;
 
 /// The wrong answers of this CUDA.
@@ -25,7 +25,7 @@ const OBJECT: u64 = 2 << 20;
 pub(super) struct WrongAnswers {
     /// Bytes added to the allocation's offset in IPC handles.
     pub(super) ipc_offset: u64,
-    /// Whether the mapping that CUDA reports is moved by as much.
+    /// Whether the mapping that CUDA reports is moved by the same number of bytes.
     pub(super) ipc_offset_fits_mapping: bool,
     /// Bytes added to the object's size in IPC handles.
     pub(super) ipc_object_size: u64,
@@ -33,13 +33,13 @@ pub(super) struct WrongAnswers {
     pub(super) export_offset: u64,
     /// Bytes subtracted from the range's length in exports.
     pub(super) export_short: u64,
-    /// Exports are refused.
+    /// Whether exports are refused.
     pub(super) no_export: bool,
-    /// Copies to the device do not reach the mapping.
+    /// Whether copies to the device do not reach the mapping.
     pub(super) lost_writes: bool,
     /// Bytes added to the size of VMM mappings.
     pub(super) vmm_size: u64,
-    /// Every query of an address returns another allocation.
+    /// Whether each query of an address returns another allocation.
     pub(super) reused: bool,
 }
 
@@ -50,7 +50,7 @@ struct Allocation {
     kind: MemoryKind,
     buffer: u64,
     object: u32,
-    /// Where the object starts in the address space.
+    /// The start of the object in the address space.
     object_at: u64,
     object_size: u64,
 }
@@ -60,7 +60,7 @@ pub(super) struct State {
     allocations: Vec<Allocation>,
     pub(super) wrong: WrongAnswers,
     looks: u64,
-    /// How often a self-test allocated probe memory.
+    /// How many self-tests have allocated probe memory.
     pub(super) proofs: u32,
 }
 
@@ -82,13 +82,13 @@ impl FakeCuda {
         self.state.lock().unwrap()
     }
 
-    /// Allocates like CUDA: small plain allocations share an object, pool memory is in a large one,
-    /// VMM memory in an object of its own.
+    /// Allocates like CUDA: small plain allocations share an object, pool memory is part of a large one, and VMM memory
+    /// has an object of its own.
     pub(super) fn allocate(&self, kind: MemoryKind, len: u64) -> DevicePtr {
         self.allocate_after(4 * OBJECT, kind, len)
     }
 
-    /// Like [`FakeCuda::allocate`]; a new object begins `gap` bytes after the last one.
+    /// Like [`FakeCuda::allocate`], but a new object begins `gap` bytes after the last one.
     pub(super) fn allocate_after(&self, gap: u64, kind: MemoryKind, len: u64) -> DevicePtr {
         let mut state = self.state();
         let number = state.allocations.len() as u64 + 1;
@@ -119,7 +119,7 @@ impl FakeCuda {
                 };
                 let object = 0x5c00_1000 + number as u32;
                 self.driver.state().cuda_objects.insert(object, object_size);
-                // The chunk of a pool contains other allocations before this one.
+                // A pool's chunk contains other allocations before this one.
                 let skip = if kind == MemoryKind::Pool { 0x5000 } else { 0 };
                 Allocation {
                     ptr: object_at + skip,
@@ -143,7 +143,7 @@ impl FakeCuda {
         found.copied().ok_or(Error::UnknownPointer { ptr })
     }
 
-    /// Copies `bytes` between CUDA and every mapping that shows the memory at `ptr`.
+    /// Copies `bytes` between CUDA and every mapping of the memory at `ptr`.
     fn each_view(&self, ptr: DevicePtr, len: usize, mut copy: impl FnMut(&OwnedFd, u64)) {
         let allocation = self.find(ptr).unwrap();
         let offset = ptr.get() - allocation.object_at;
@@ -157,7 +157,7 @@ impl FakeCuda {
         }
     }
 
-    /// Returns the byte at an address, where it is mapped.
+    /// Returns the byte at an address, as its mapping contains it.
     pub(super) fn byte(&self, ptr: DevicePtr) -> u8 {
         let mut byte = [0];
         self.each_view(ptr, 1, |file, at| {

@@ -1,7 +1,7 @@
 //! System calls of the driver: opening device nodes and issuing escapes (ioctls).
 //!
-//! A trait, so that tests can produce errors that are rare on hardware (a full BAR1, MIG, a lost
-//! GPU), call by call.
+//! They form a trait so that tests can produce errors that are rare on hardware (a full BAR1, MIG, a lost GPU), call by
+//! call.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -35,8 +35,8 @@ pub(super) trait RmIoctl: Send + Sync + fmt::Debug {
     /// Issues an escape.
     ///
     /// # Safety
-    /// `arg` points to the escape's structure, `size` bytes, readable and writable, and every
-    /// pointer in it obeys the escape's rules.
+    /// `arg` points to the escape's structure of `size` bytes, which is readable and writable, and every pointer in it
+    /// obeys the escape's rules.
     unsafe fn escape(
         &self,
         fd: BorrowedFd<'_>,
@@ -63,7 +63,7 @@ impl RmIoctl for KernelIoctl {
         arg: *mut c_void,
         size: usize,
     ) -> io::Result<()> {
-        // The kernel interrupts an escape only before it has begun (waiting for a lock).
+        // A signal interrupts an escape only before it has begun (while it waits for a lock).
         uninterrupted(|| {
             // SAFETY: the caller's promise.
             unsafe { libc::ioctl(fd.as_raw_fd(), request(escape, size).into(), arg) }

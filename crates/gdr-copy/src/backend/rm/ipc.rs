@@ -14,11 +14,11 @@ use super::extents::ObjectRange;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IpcHint {
     pub(super) source: ObjectRange,
-    /// Bytes in the memory object.
+    /// The size of the memory object in bytes.
     pub(super) object_size: u64,
 }
 
-/// Clients that user space made are numbered from here (`rs_server.c`, RS_CLIENT_HANDLE_BASE).
+/// The first handle of clients that user space created (`rs_server.c`, RS_CLIENT_HANDLE_BASE).
 const CLIENT_BASE: u32 = 0xc1d0_0000;
 const CLIENT_MASK: u32 = 0xfff0_0000;
 
@@ -49,8 +49,7 @@ pub(super) fn parse(handle: &[u8; 64], pid: u32, size: u64) -> Result<IpcHint, I
     let object_size = u64::from(word(6)) << 12;
     let offset = u64::from(word(7));
     let (client, object) = (Handle(word(12)), Handle(word(13)));
-    // Each check looks at a word whose value is known. With another layout the words hold something
-    // else.
+    // Each check compares a word whose value is known. With another layout, the words have other values.
     if word(2) != pid {
         return Err(IpcError::Process {
             found: word(2),

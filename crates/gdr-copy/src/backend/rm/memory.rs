@@ -10,8 +10,7 @@ use crate::bar_mapping;
 use crate::cpu::Caching;
 use crate::error::{Error, Result};
 
-/// A reference on video memory. The memory stays allocated while the reference exists, also after
-/// CUDA frees it.
+/// A reference to video memory. The memory stays allocated while the reference exists, even after CUDA frees it.
 #[derive(Debug)]
 pub(super) struct Memory {
     device: Arc<Device>,
@@ -27,7 +26,7 @@ impl Memory {
         let source = (identity.client, identity.object);
         let mut parent = device.handle();
         let object = client.dup(parent, source).or_else(|error| match error {
-            // The parents must be of one class, and the parent of some objects is the subdevice.
+            // The two parents must have the same class, and the parent of some objects is the subdevice.
             Error::Rm {
                 status: RmStatus::INVALID_OBJECT_PARENT,
                 ..
@@ -37,7 +36,7 @@ impl Memory {
             }
             other => Err(other),
         })?;
-        // Owned before its size is asked for, so that an error frees it.
+        // Owned before its size is queried, so that an error frees it.
         let mut memory = Self {
             device: device.clone(),
             parent,
@@ -60,7 +59,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Bytes in the object, as the driver counts them.
+    /// Returns the size of the object in bytes, as the driver reports it.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
@@ -95,8 +94,8 @@ impl Memory {
         Ok(u64::from(size) << 12)
     }
 
-    /// Makes the driver's part of a mapping of `len` bytes from `offset` on; both are multiples of the
-    /// host page. The returned file is to be mmapped from offset 0, exactly `len` bytes.
+    /// Creates the driver's part of a mapping of `len` bytes from `offset` on; both are multiples of the host page. The
+    /// caller maps exactly `len` bytes of the returned file from offset 0.
     pub(super) fn map(self: &Arc<Self>, offset: u64, len: u64) -> Result<(OwnedFd, MapRecord)> {
         let file = self.device.file()?;
         let mut params = MapMemory {
@@ -123,7 +122,7 @@ impl Memory {
         let Error::Rm { status, .. } = &error else {
             return error;
         };
-        // A full BAR1 has either of these statuses.
+        // A full BAR1 causes either status.
         if ![RmStatus::NO_MEMORY, RmStatus::INSUFFICIENT_RESOURCES].contains(status) {
             return error;
         }

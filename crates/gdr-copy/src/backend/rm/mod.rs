@@ -52,7 +52,7 @@ use crate::report::Attributes;
 use crate::report::{Bar1, Route, RouteReport};
 
 use self::status::RmStatus;
-/// The backend.
+/// The backend of the stock driver.
 #[derive(Debug)]
 pub(crate) struct RmBackend {
     cuda: Arc<dyn CudaCalls>,
@@ -69,7 +69,7 @@ impl RmBackend {
         Self::over(cuda, Arc::new(KernelIoctl), &selftest::VERDICTS)
     }
 
-    /// Over CUDA and the kernel, or over fakes.
+    /// Creates the backend over CUDA and the Linux kernel, or over fakes.
     fn over(
         cuda: Arc<dyn CudaCalls>,
         ioctl: Arc<dyn RmIoctl>,
@@ -84,13 +84,13 @@ impl RmBackend {
         })
     }
 
-    /// Returns the GPU that CUDA numbers `ordinal`, found in the driver by its PCI address: CUDA's numbers follow
+    /// Returns the GPU that CUDA numbers `ordinal`, found in the driver by its PCI address: CUDA's numbers depend on
     /// CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, the driver's do not.
     fn device(&self, ordinal: Ordinal) -> Result<Arc<Device>> {
         let gpus = match self.gpus.get() {
             Some(gpus) => gpus,
             None => {
-                // Asked outside of `get_or_init`, whose function cannot fail.
+                // Queried outside `get_or_init`, whose closure cannot fail.
                 let gpus = self.cuda.devices()?;
                 self.gpus.get_or_init(|| gpus)
             }
@@ -133,11 +133,10 @@ impl RmBackend {
         let mut unproved = None;
         for route in resolve::ROUTES {
             match resolve::by_route(&*self.cuda, device, range, route) {
-                // On memory of this library, before the route is used on the caller's.
+                // The route is tested on memory of this library before it is used on the caller's.
                 Ok(extents) => match self.prove(device, range, route) {
                     Ok(()) => {
-                        // With the references taken: from here on the memory cannot be given to
-                        // another owner.
+                        // Checked with the references taken: from here on the memory cannot be given to another owner.
                         resolve::unchanged(&*self.cuda, range)?;
                         return Ok((extents, route));
                     }
@@ -147,7 +146,7 @@ impl RmBackend {
                 Err(reason) => refused.push((route, reason.to_string())),
             }
         }
-        // If the memory was freed in the meantime, that is the error to report.
+        // If the memory was freed in the meantime, report that error.
         resolve::unchanged(&*self.cuda, range)?;
         Err(unproved.unwrap_or(Error::NoRoute {
             ptr: range.ptr,
@@ -157,7 +156,7 @@ impl RmBackend {
     }
 }
 
-/// Returns what is known of NVIDIA's driver of this version with the `rm` backend, as the end of a sentence.
+/// Returns what is known about the `rm` backend with this version of NVIDIA's driver, as the end of a sentence.
 pub fn driver_evidence(version: &str) -> &'static str {
     versions::trust(version).words()
 }
@@ -253,13 +252,13 @@ impl Pin for RmPin {
             .mapped
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        // The driver's part of a mapping is kept until the pin is dropped or another length is
-        // mapped: as with the kernel module, the pin occupies space in BAR1.
+        // The driver's part of a mapping is kept until the pin is dropped or another length is mapped: as with the
+        // kernel module, the pin occupies space in BAR1.
         let current = match mapped.take().filter(|mapped| mapped.len == len) {
             Some(same) => same,
             None => Mapped::new(&self.extents, len)?,
         };
-        // The driver has decided, so the caller's choice can only be compared.
+        // The driver has chosen the kind, so the caller's choice can only be compared with it.
         only(BackendKind::Rm, current.caching, caching)?;
         let mapping = current.bar_mapping()?;
         *mapped = Some(current);

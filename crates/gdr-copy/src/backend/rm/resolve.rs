@@ -1,9 +1,9 @@
-//! From a device pointer to references on its memory objects: three routes.
+//! Finds the memory objects of a device pointer and takes references to them, by three routes.
 //!
-//! Measured on an H200 with driver 580.159.04, without the duplication that ends each route: the IPC
-//! handle 0.3 us, the dma-buf export call 30 us, the POSIX descriptor 1100 us (two thirds of them
-//! in the driver). So the first is used for `cuMemAlloc`, the second for everything else, and the
-//! third, the only one that CUDA documents, for VMM memory where the second fails.
+//! Measured on an H200 with driver 580.159.04, without the duplication that ends each route: the IPC handle takes 0.3
+//! us, the dma-buf export call 30 us, and the POSIX descriptor 1100 us (two thirds of them in the driver). So the first
+//! route is used for `cuMemAlloc`, the second for everything else, and the third, the only one that CUDA documents, for
+//! VMM memory if the second fails.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -27,17 +27,17 @@ use crate::report::Route;
 pub(super) struct Range {
     pub(super) ptr: DevicePtr,
     pub(super) len: u64,
-    /// The allocation it starts in.
+    /// The allocation that the range starts in.
     pub(super) info: PointerInfo,
-    /// The VMM mappings that it continues into, each starting where the one before ends.
+    /// The VMM mappings that the range continues into, each starting where the previous one ends.
     pub(super) further: Vec<PointerInfo>,
 }
 
 impl Range {
-    /// Finds all of the memory behind a request.
+    /// Finds all memory of a request.
     ///
-    /// A range may cover several adjacent `cuMemMap` mappings (growing buffers are made of them). A
-    /// range past the end of any other allocation is an error, also where another one follows.
+    ///  A range may cover several adjacent `cuMemMap` mappings (growing buffers consist of them). A range past the end
+    /// of any other allocation is an error, even if another allocation follows.
     pub(super) fn locate(cuda: &dyn CudaCalls, request: &PinRequest) -> Result<Self, Error> {
         let past = match range::locate(&|ptr| cuda.pointer_info(ptr), request) {
             Ok(Located { ptr, len, info }) => {
@@ -61,17 +61,17 @@ impl Range {
                 info: first,
                 further,
             }),
-            // A gap follows. The caller can only shorten the range, so that is the error.
+            // A gap follows. The caller can only shorten the range, so the error says that.
             Err(_) => Err(past),
         }
     }
 
-    /// Returns the allocation's serial number, where the range lies in one allocation.
+    /// Returns the allocation's serial number if the range lies in one allocation.
     fn buffer(&self) -> Option<BufferId> {
         self.further.is_empty().then_some(self.info.buffer)
     }
 
-    /// Whole GPU pages around the range: the start, and the bytes added before and after.
+    /// Returns the start of the whole GPU pages around the range, and the number of bytes added before and after it.
     pub(super) fn widening(&self) -> (DevicePtr, u64, u64) {
         let start = self.ptr.align_down(GPU_PAGE);
         let end = self.ptr.get() + self.len;
@@ -83,7 +83,7 @@ impl Range {
     }
 }
 
-/// The largest GPU page size, bytes.
+/// The largest GPU page size in bytes.
 const HUGE_PAGE: u64 = 2 << 20;
 
 /// The routes, in the order they are tried.
@@ -137,7 +137,7 @@ pub(super) enum RouteError {
 
 type Routed<T> = Result<T, RouteError>;
 
-/// Returns the memory objects behind `range`, widened to GPU pages, by one route.
+/// Returns the memory objects of `range`, widened to GPU pages, by one route.
 pub(super) fn by_route(
     cuda: &dyn CudaCalls,
     device: &Arc<Device>,
@@ -153,15 +153,14 @@ pub(super) fn by_route(
 }
 
 fn by_posix_fd(cuda: &dyn CudaCalls, device: &Arc<Device>, range: &Range) -> Routed<Vec<Extent>> {
-    // The driver may not report the family: such memory is tried as well.
+    // The driver may not report the family, so memory of an unknown family is tried as well.
     if ![Family::Vmm, Family::Unknown].contains(&range.info.family) {
         return Err(RouteError::NotVmm);
     }
     let fd = cuda.posix_fd(range.ptr)?.ok_or(RouteError::NoPosixFd)?;
     let memory = import(device, &fd)?;
-    // CUDA maps a VMM allocation from its start (cuMemMap's offset must be 0), so the mapping's
-    // start is the object's start. Equal sizes show that the two belong together where a reservation
-    // contains several.
+    // CUDA maps a VMM allocation from its start (cuMemMap's offset must be 0), so the mapping starts at the start of
+    // the object. Equal sizes show that the two belong together if a reservation contains several mappings.
     if memory.size() != range.info.size {
         return Err(RouteError::MappingSize {
             cuda: range.info.size,
@@ -178,7 +177,7 @@ fn by_posix_fd(cuda: &dyn CudaCalls, device: &Arc<Device>, range: &Range) -> Rou
     Ok(widen(vec![extent], before, after)?)
 }
 
-/// Imports the one video memory object of an exported descriptor.
+/// Imports the only video memory object of an exported descriptor.
 pub(super) fn import(device: &Arc<Device>, fd: &OwnedFd) -> Routed<Memory> {
     let client = device.client();
     let what = "an exported allocation";
@@ -218,7 +217,7 @@ pub(super) fn import(device: &Arc<Device>, fd: &OwnedFd) -> Routed<Memory> {
         index: 0,
     };
     client.control(client.handle(), &mut many, what)?;
-    // Every imported object has to be freed, also after an error; slots of type 0 are empty.
+    // Every imported object has to be freed, even after an error; slots of type 0 are empty.
     let mut video = Vec::new();
     for (object, kind) in many.objects.into_iter().zip(many.types) {
         if kind == abi::IMPORT_VIDMEM {
@@ -227,7 +226,7 @@ pub(super) fn import(device: &Arc<Device>, fd: &OwnedFd) -> Routed<Memory> {
             client.free(device.handle(), object);
         }
     }
-    // All are owned by now, so that an error frees the others, too.
+    // All objects are owned by now, so an error frees the others, too.
     let mut video = video.into_iter().collect::<Result<Vec<_>, _>>()?;
     match (video.pop(), video.len()) {
         (Some(memory), 0) => Ok(memory),
@@ -253,7 +252,7 @@ fn by_ipc_handle(cuda: &dyn CudaCalls, device: &Arc<Device>, range: &Range) -> R
     let hint = ipc::parse(&handle, std::process::id(), size)?;
     // CUDA documents an attribute for the mapping that contains the allocation.
     let offset = hint.source.offset;
-    // The handle's layout is not documented, so what it says has to agree with what CUDA documents.
+    // The handle's layout is not documented, so its contents must agree with what CUDA documents.
     if let Some(mapping) = mapping
         && mapping.base.checked_add(offset) != Some(base)
     {
@@ -270,7 +269,7 @@ fn by_ipc_handle(cuda: &dyn CudaCalls, device: &Arc<Device>, range: &Range) -> R
         object,
     };
     let memory = Memory::dup(device, identity)?;
-    // The handle contains the size that was asked for, the driver rounds it up to pages of 2 MiB.
+    // The handle contains the requested size, which the driver rounds up to pages of 2 MiB.
     let (handle, object) = (hint.object_size, memory.size());
     if object != handle && object != handle.next_multiple_of(HUGE_PAGE) {
         return Err(RouteError::IpcObjectSize { handle, object });
@@ -294,8 +293,8 @@ fn by_dma_buf_call(
     let page = crate::bar_mapping::host_page();
     let start = range.ptr.align_down(page);
     let end = (range.ptr.get() + range.len).next_multiple_of(page);
-    // CUDA exports memory of a pool only from the start of a chunk on. The chunk may contain other
-    // allocations of this process; they are not mapped.
+    // CUDA exports pool memory only from the start of a chunk. The chunk may contain other allocations of this process,
+    // which are not mapped.
     let from = match (range.info.family, range.info.mapping) {
         (Family::Pool, Some(chunk)) if chunk.base <= start => chunk.base,
         _ => start,
@@ -312,7 +311,7 @@ fn by_dma_buf_call(
         });
     }
     let mut extents: Vec<Extent> = Vec::new();
-    // What was exported only because the export begins with the chunk is left out.
+    // Skips the bytes that were exported only because the export begins with the chunk.
     let mut skip = start.get() - from.get();
     for ObjectRange {
         client,
@@ -338,7 +337,7 @@ fn by_dma_buf_call(
         });
         skip = 0;
     }
-    // The export is not needed any more: our own references keep the memory allocated.
+    // The export is no longer needed, because the references above keep the memory allocated.
     drop(fd);
     let (first, _, _) = range.widening();
     Ok(widen(
@@ -348,13 +347,13 @@ fn by_dma_buf_call(
     )?)
 }
 
-/// Checks that `range` is still the same allocation: then it was not freed before our references
-/// were taken.
+/// Checks that `range` is still in the same allocations, which shows that none was freed before the references were
+/// taken.
 pub(super) fn unchanged(cuda: &dyn CudaCalls, range: &Range) -> Result<(), Error> {
     let further = range.further.iter().map(|info| (info.base, info));
     for (ptr, before) in [(range.ptr, &range.info)].into_iter().chain(further) {
         match cuda.pointer_info(ptr) {
-            // The serial number: the address alone may belong to a later allocation.
+            // Compares the serial number, because the address alone may belong to a later allocation.
             Ok(info) if info.buffer == before.buffer => {}
             Ok(_) => return Err(gdr_cuda::Error::UnknownPointer { ptr }.into()),
             Err(error) => return Err(error.into()),

@@ -1,4 +1,4 @@
-//! From a pointer to a mapping, over fakes of CUDA and the driver.
+//! The routes from a pointer to a mapping, with fakes of CUDA and the driver.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Machine {
     fn new() -> Self {
         let driver = FakeDriver::new();
         let cuda = FakeCuda::new(&driver);
-        // Its own verdicts: the library keeps its verdicts for the whole process.
+        // Uses verdicts of its own, because the library keeps its verdicts for the whole process.
         let verdicts: &'static Verdicts = Box::leak(Box::new(PerProcess::new()));
         let backend = RmBackend::over(cuda.clone(), driver.clone(), verdicts).unwrap();
         Self {
@@ -155,7 +155,7 @@ fn a_route_to_other_memory_is_never_used() {
         assert_eq!(machine.cuda.state().proofs, 1, "a verdict is permanent");
     }
 
-    // Another route that passes its test is used instead.
+    // Another route that passes its self-test is used instead.
     let machine = Machine::with(elsewhere);
     let ptr = machine.cuda.allocate(MemoryKind::Plain, 10 * KIB);
     let pin = machine.pin(ptr, 10 * KIB).unwrap();
@@ -174,7 +174,7 @@ fn a_route_to_other_memory_is_never_used() {
 #[test]
 fn an_ipc_handle_that_contradicts_cuda_or_the_driver_is_refused() {
     for (wrong, says) in [
-        // Inside the object, but not at the offset in the mapping that CUDA reports.
+        // Inside the object, but not at the offset that CUDA reports for the mapping.
         (
             WrongAnswers {
                 ipc_offset: 64 * KIB,
@@ -244,7 +244,7 @@ fn a_range_over_vmm_mappings_side_by_side_is_one_pin() {
     assert_eq!((pin.va(), pin.len()), (plus(first, MIB), 2 * MIB));
     assert_maps(&machine, &*pin, plus(first, MIB));
     assert_maps(&machine, &*pin, plus(second, 100));
-    // Each of them is queried again after the pin.
+    // Each mapping is queried again after the pin.
     let range = Range::locate(&*machine.cuda, &request(plus(first, MIB), 2 * MIB)).unwrap();
     assert_eq!(range.further.len(), 1);
     assert!(resolve::unchanged(&*machine.cuda, &range).is_ok());
@@ -258,7 +258,7 @@ fn a_range_over_vmm_mappings_side_by_side_is_one_pin() {
 #[test]
 fn an_import_of_several_objects_that_fails_leaves_none_of_them() {
     let machine = Machine::new();
-    // Opens the device, so that only objects of the import are counted below.
+    // Opens the device first, so that only objects of the import are counted below.
     let ptr = machine.cuda.allocate(MemoryKind::VmmPosixFd, MIB);
     let info = machine.cuda.pointer_info(ptr).unwrap();
     let device = machine.backend.device(info.device).unwrap();

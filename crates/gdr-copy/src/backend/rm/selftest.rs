@@ -1,9 +1,8 @@
 //! The self-test of a route, on memory of this library.
 //!
-//! A route identifies memory by numbers that CUDA does not document. Before it is used on a caller's
-//! memory, it has to reach probe buffers (sub-allocated, large, in the middle of an allocation): CUDA
-//! must read what the CPU writes through the mapping, and the CPU must read what CUDA writes. Once
-//! per process, GPU and route.
+//! A route identifies memory by numbers that CUDA does not document. Before it is used on a caller's memory, it has to
+//! reach probe buffers (sub-allocated, large, in the middle of an allocation): CUDA must read what the CPU writes
+//! through the mapping, and the CPU must read what CUDA writes. The test runs once per process, GPU and route.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -20,14 +19,13 @@ use crate::error::{Error, Result};
 use crate::report::Route;
 use gdr_process::PerProcess;
 
-/// The verdicts of this process.
+/// The results of the self-tests of this process.
 pub(super) static VERDICTS: Verdicts = PerProcess::new();
 
-/// By route and GPU: passed, or why not.
+/// The results by route and GPU: passed, or the reason for the failure.
 pub(super) type Verdicts = PerProcess<Mutex<HashMap<(Route, Bdf), Result<(), String>>>>;
 
-/// Tests `route` on the GPU of `device`, which holds `user`'s memory, or returns the earlier
-/// verdict.
+/// Tests `route` on the GPU of `device`, which holds `user`'s memory, or returns the earlier result.
 pub(super) fn prove(
     verdicts: &Verdicts,
     cuda: &dyn CudaCalls,
@@ -35,7 +33,7 @@ pub(super) fn prove(
     user: &PointerInfo,
     route: Route,
 ) -> Result<()> {
-    // Locked during the test: a second thread waits for the verdict instead of testing again.
+    // Locked during the test: a second thread waits for the result instead of testing again.
     let mut verdicts = verdicts
         .get()
         .lock()
@@ -58,7 +56,7 @@ pub(super) fn prove(
     })
 }
 
-/// The whole test takes milliseconds; a GPU that needs longer is hung.
+/// The time limit: the whole test takes milliseconds, so a GPU that needs longer hangs.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Why a route fails its test.
@@ -112,12 +110,12 @@ fn try_kind(
     route: Route,
     kind: MemoryKind,
 ) -> Result<(), Failure> {
-    // Two small buffers share a memory object, so their offsets in it are tested.
+    // Two small buffers share a memory object, so that their offsets in it are tested.
     for (number, len) in [4 << 10, 12 << 10, 4 << 20].into_iter().enumerate() {
         let ptr = probe.allocate(kind, len)?;
         let middle = ptr.checked_add(len / 2).ok_or(Failure::Address)?;
         for (part, ptr, len) in [("all", ptr, len), ("half", middle, len / 2)] {
-            // Different for each part, so that the bytes of another one do not pass.
+            // Differs for each part, so that the bytes of another part do not pass.
             let seed = 16 * number as u8 + part.len() as u8;
             check(cuda, device, &*probe, route, ptr, len, seed).map_err(|failure| {
                 Failure::Buffer {
@@ -132,7 +130,7 @@ fn try_kind(
     Ok(())
 }
 
-/// Bytes that differ from the bytes of other buffers and at other positions.
+/// Returns bytes that differ from other buffers' bytes and from the bytes at other positions.
 fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| {
@@ -170,7 +168,7 @@ fn check(
     let routine = Routine::best();
     debug_assert_eq!(start.get() + skip, ptr.get());
 
-    // At both ends: with a wrong offset or length one of them would be other memory.
+    // Checks both ends: with a wrong offset or length, one of them is other memory.
     for at in [0, len - PROBE as u64] {
         let device_at = ptr.checked_add(at).ok_or(Failure::Address)?;
         // SAFETY: `skip + at + PROBE <= skip + len`, which the mapping covers: the extents are the
@@ -188,7 +186,7 @@ fn check(
             return Err(Failure::CpuBytes(at));
         }
 
-        // Other bytes than the CPU's, which must not pass as CUDA's.
+        // Differs from the CPU's bytes, which must not pass as CUDA's.
         let written = pattern(!seed, PROBE);
         probe.write(device_at, &written, LIMIT)?;
         // SAFETY: as above, the other way round.

@@ -15,7 +15,7 @@ impl RmStatus {
     pub(crate) const NOT_SUPPORTED: Self = Self(0x56);
     pub(crate) const OBJECT_NOT_FOUND: Self = Self(0x57);
 
-    /// Returns the name in the header, where this library knows it.
+    /// Returns the name in the header, if this library knows it.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             0x00 => "NV_OK",

@@ -1,4 +1,4 @@
-//! The calls of this backend to the driver.
+//! The backend's calls to the driver.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ fn every_object_of_the_driver_is_freed() {
         );
         assert_eq!(driver.state().mappings.len(), 1);
         drop(mapping);
-        // Another length is another mapping; the first is unmapped.
+        // Another length needs another mapping, so the first is unmapped.
         let shorter = pin.map(0x1_0000, None).unwrap();
         assert_eq!(driver.state().mappings.len(), 1);
         drop(pin);
@@ -165,7 +165,7 @@ fn the_size_of_an_object_is_queried_once_per_allocation() {
     let after_first = controls();
     drop(Memory::dup(&device, identity()).unwrap());
     assert_eq!(controls(), after_first);
-    // The same handles for another allocation may be another object.
+    // The same handles with another allocation may denote another object.
     let other = Identity {
         buffer: Some(BufferId(2)),
         ..identity()
@@ -209,7 +209,7 @@ fn a_device_that_opens_in_part_is_freed() {
     let driver = FakeDriver::new();
     let client = Arc::new(Client::open(driver.clone()).unwrap());
     let card = client.cards().unwrap()[0];
-    // The device is allocated, its subdevice refused.
+    // The driver allocates the device and refuses the subdevice.
     {
         let mut state = driver.state();
         state.refusals.push((Escape::RmAlloc, 0));
@@ -234,7 +234,7 @@ fn a_child_frees_no_object_of_its_parent() {
             "the child called the driver",
         )
     });
-    // The parent's mapping is as alive as before.
+    // The parent's mapping still works.
     let (mapping, ..) = all.take().unwrap();
     // SAFETY: one byte of the mapping.
     unsafe { mapping.as_ptr().write_volatile(7) };

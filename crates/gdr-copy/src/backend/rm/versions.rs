@@ -1,17 +1,17 @@
-//! Driver versions that are known to work, and the evidence.
+//! Driver versions that are known to work, with the evidence.
 
 /// The evidence for a driver series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// It ran on hardware with this library's checks.
+    /// The backend ran on hardware with this library's checks.
     Measured,
-    /// The source of the open kernel modules has the structures and rules of `abi`.
+    /// The source of the open kernel modules has the structures and rules in `abi`.
     Read,
-    /// None: used only where every call is accepted and the self-test passes.
+    /// There is no evidence: used only if every call is accepted and the self-test passes.
     Unknown,
 }
 
-/// Version prefixes. A new one is added with its evidence.
+/// Prefixes of versions. A new one is added with its evidence.
 const TABLE: [(&str, Trust); 3] = [
     // `gdr sanity` on an H200, open kernel modules, 580.159.04.
     ("580.159.", Trust::Measured),

@@ -39,7 +39,7 @@ pub(in super::super) enum HookError {
 }
 
 impl HookError {
-    /// CUDA does not export this range, as far as tests need it.
+    /// Returns the error of a range that CUDA does not export.
     #[cfg(test)]
     pub(in super::super) fn not_exported() -> Self {
         let (call, result) = ("cuMemGetHandleForAddressRange", CuResult::NOT_SUPPORTED);

@@ -6,11 +6,11 @@ use super::super::abi::{EXPORT_TO_DMABUF, Handle, MAGIC, XFER};
 use super::super::extents::ObjectRange;
 use super::error::HookError;
 
-/// The maximum of objects in one call (`NV_DMABUF_EXPORT_MAX_HANDLES`).
+/// The maximum number of objects in one call (`NV_DMABUF_EXPORT_MAX_HANDLES`).
 const MAX_OBJECTS: usize = 128;
 
-/// The two layouts. The second adds `mappingType` and `bAllowMmap` (570 series), so the sizes
-/// differ; the driver accepts only its own.
+/// The two layouts. The second one adds `mappingType` and `bAllowMmap` (570 series), so the sizes differ; a driver
+/// accepts only its own layout.
 struct Layout {
     size: usize,
     handles: usize,
@@ -94,14 +94,14 @@ impl Export {
         let unknown = || HookError::Layout(bytes.len());
         let layout = LAYOUTS
             .iter()
-            // The driver accepts its own layout only, so the size shows which one it is.
+            // The driver accepts only its own layout, so the size identifies it.
             .find(|l| l.size == bytes.len())
             .ok_or_else(unknown)?;
         let field = |at| u32_at(bytes, at).ok_or_else(unknown);
         let client = Handle(field(CLIENT)?);
         self.total = field(TOTAL)? as usize;
         let (count, index) = (field(COUNT)? as usize, field(INDEX)? as usize);
-        // The calls of an export come in order, so another index shows that one was missed.
+        // The calls of an export come in order, so an unexpected index shows that one was missed.
         if count > MAX_OBJECTS || index != self.sources.len() {
             return Err(HookError::Index { count, index });
         }
@@ -124,7 +124,7 @@ impl Export {
         if self.sources.is_empty() {
             return Err(HookError::NotSeen);
         }
-        // Without the rest a part of the range would be missing in the mapping.
+        // Without the rest, a part of the range would be missing from the mapping.
         if self.sources.len() != self.total {
             return Err(HookError::Incomplete {
                 seen: self.sources.len(),
@@ -185,7 +185,7 @@ pub(super) mod tests {
             }];
 
             let mut direct = Export::default();
-            // SAFETY: `bytes` is what the request says.
+            // SAFETY: `bytes` is as long as the request says.
             unsafe {
                 direct.record(
                     request(EXPORT_TO_DMABUF, bytes.len()),
@@ -199,7 +199,7 @@ pub(super) mod tests {
             wrapper[4..8].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
             wrapper[8..].copy_from_slice(&(bytes.as_ptr() as u64).to_le_bytes());
             let mut wrapped = Export::default();
-            // SAFETY: the wrapper names `bytes`.
+            // SAFETY: the wrapper points to `bytes`.
             unsafe { wrapped.record(request(XFER, 16), wrapper.as_ptr().cast()) };
             assert_eq!(wrapped.sources().unwrap(), expected);
         }
@@ -242,7 +242,7 @@ pub(super) mod tests {
     fn other_calls_are_ignored() {
         let mut export = Export::default();
         let bytes = [0u8; 32];
-        // SAFETY: 32 bytes each, as encoded.
+        // SAFETY: `bytes` has the 32 bytes that each request encodes.
         unsafe {
             export.record(request(0x2a, 32), bytes.as_ptr().cast());
             export.record(

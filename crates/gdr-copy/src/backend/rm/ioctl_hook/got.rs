@@ -41,23 +41,22 @@ pub(super) struct Slots {
     protect: Protect,
 }
 
-/// Changes the protection of whole pages: `mprotect`, or a function of a test.
+/// Changes the protection of whole pages: `mprotect`, or a test's function.
 type Protect = fn(Range<usize>, c_int) -> io::Result<()>;
 
 /// Changes the protection of `pages`, which lie in the sealed part of a loaded library.
 fn mprotect(pages: Range<usize>, protection: c_int) -> io::Result<()> {
     let start = std::ptr::with_exposed_provenance_mut(pages.start);
-    // SAFETY: the pages hold a table that the loader wrote and made read-only. They stay readable,
-    // and become unwritable only where the loader had made them so.
+    // SAFETY: the pages hold a table that the loader wrote and made read-only. They stay readable, and lose write
+    // access only if the loader had removed it.
     if unsafe { libc::mprotect(start, pages.len(), protection) } == 0 {
         return Ok(());
     }
     Err(io::Error::last_os_error())
 }
 
-// SAFETY: the addresses of entries in a library that stays loaded. They are read and written as
-// atomics; other writers (the loader's lazy binding, hooks of other libraries) store whole aligned
-// pointers, too.
+// SAFETY: the addresses are of entries in a library that stays loaded. They are read and written as atomics; other
+// writers (the loader's lazy binding, hooks of other libraries) also store whole aligned pointers.
 unsafe impl Send for Slots {}
 // SAFETY: as above.
 unsafe impl Sync for Slots {}
@@ -68,7 +67,7 @@ struct Object {
     base: usize,
     dynamic: Option<*const Dyn>,
     loaded: Range<usize>,
-    /// As its program header has it: not in whole pages.
+    /// The RELRO segment of the program header, not in whole pages.
     relro: Range<usize>,
 }
 
@@ -155,7 +154,7 @@ impl Slots {
                 _ => {}
             }
         }
-        // glibc leaves addresses here, musl and the file itself offsets.
+        // glibc stores addresses here; musl and the file itself have offsets.
         let address = |tag: i64| {
             let value = tables[tag as usize] as usize;
             if value != 0 && value < object.base {
@@ -169,13 +168,12 @@ impl Slots {
             return Err(HookError::NoTable("symbol table"));
         }
         let mut slots = Vec::new();
-        // A library that is linked without a procedure linkage table has its entries in the second
-        // one.
+        // A library that is linked without a procedure linkage table has its entries in the second table.
         for (table, size) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
             let count = tables[size as usize] as usize / size_of::<libc::Elf64_Rela>();
             let table = address(table) as *const libc::Elf64_Rela;
             for i in 0..if table.is_null() { 0 } else { count } {
-                // SAFETY: the loader relocated the library by this very table of `count` entries.
+                // SAFETY: the loader relocated the library with this table of `count` entries.
                 let entry = unsafe { table.add(i).read_unaligned() };
                 let (kind, symbol) = (entry.r_info as u32, (entry.r_info >> 32) as usize);
                 if !FUNCTION_RELOCATIONS.contains(&kind) {
@@ -204,8 +202,8 @@ impl Slots {
         })
     }
 
-    /// Redirects every entry to the hook that `detour_for` returns for its current target, until the
-    /// returned value is dropped. An entry that leads to that hook already is not written.
+    /// Redirects every entry to the hook that `detour_for` returns for its current target, until the returned value is
+    /// dropped. An entry that already points to that hook is not written.
     pub(super) fn redirect(
         &self,
         detour_for: impl Fn(Target) -> Result<Detour, HookError>,
@@ -229,7 +227,7 @@ impl Slots {
                 }
                 let unsealed = self.unseal(slot)?;
                 if self.exchange(slot, current, detour.hook) {
-                    // From here on the entry is restored, also where sealing fails.
+                    // From here on the entry is restored, even if sealing fails.
                     redirected.detours.push((slot, detour));
                     unsealed.seal()?;
                     break;
@@ -257,14 +255,14 @@ impl Slots {
             .is_ok()
     }
 
-    /// Makes the entry writable, where the loader sealed it.
+    /// Makes the entry writable if the loader sealed it.
     fn unseal(&self, slot: *mut c_void) -> Result<Unsealed, HookError> {
         let mut unsealed = Unsealed {
             pages: None,
             protect: self.protect,
         };
         if self.sealed.contains(&slot.addr()) {
-            // The entry does not cross its page, being aligned, and the sealed part is whole pages.
+            // The entry is aligned, so it does not cross a page, and the sealed part is whole pages.
             let page = rustix::param::page_size();
             let start = slot.addr() & !(page - 1);
             let pages = start..start + page;
@@ -276,15 +274,15 @@ impl Slots {
     }
 }
 
-/// The maximum of exchanges of an entry that other code keeps changing.
+/// The maximum number of attempts to exchange an entry that other code keeps changing.
 const TRIES: usize = 100;
 
 /// The current target of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub(super) function: *mut c_void,
-    /// Whether it is inside the library itself: code that binds the entry at its first call, and
-    /// overwrites it then (lazy binding).
+    /// Whether the target is inside the library itself: code that binds the entry at its first call and then overwrites
+    /// it (lazy binding).
     pub(super) unbound: bool,
 }
 
@@ -295,7 +293,7 @@ pub(super) struct Detour {
     pub(super) before: *mut c_void,
 }
 
-/// A page of a table, writable until it is sealed again.
+/// A page of a table that is writable until it is sealed again.
 #[must_use]
 struct Unsealed {
     pages: Option<Range<usize>>,
@@ -311,8 +309,7 @@ impl Unsealed {
     }
 }
 
-/// Redirected entries; restored on drop. An entry that other code has changed meanwhile stays as it
-/// is.
+/// Redirected entries, restored on drop. An entry that other code has changed in the meantime is left unchanged.
 #[must_use]
 pub(super) struct Redirected<'slots> {
     slots: &'slots Slots,
@@ -329,7 +326,7 @@ impl Drop for Redirected<'_> {
                 unsealed.seal()
             });
             if let Err(problem) = restored {
-                // An entry that still leads to a hook works: the hook passes every call on.
+                // An entry that still points to a hook works, because the hook passes every call on.
                 tracing::error!("{problem}");
             }
         }
@@ -419,7 +416,7 @@ mod tests {
         assert_eq!(sealed_pages(0..0, 0x1000), 0..0);
     }
 
-    /// Returns a table of one entry in this test's own memory, which counts as sealed.
+    /// Returns a table of one entry in this test's own memory, treated as sealed.
     fn table(entry: &AtomicPtr<c_void>, protect: Protect) -> Slots {
         let slot = std::ptr::from_ref(entry).cast_mut().cast::<c_void>();
         let page = rustix::param::page_size();

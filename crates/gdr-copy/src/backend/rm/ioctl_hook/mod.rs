@@ -1,12 +1,11 @@
-//! Finding the RM objects behind a range by reading CUDA's own dma-buf export call.
+//! Finds the RM objects of a range by reading CUDA's own dma-buf export call.
 //!
-//! `cuMemGetHandleForAddressRange` makes libcuda issue `NV_ESC_EXPORT_TO_DMABUF_FD` with the RM
-//! client, objects, offsets and sizes of exactly the range that was asked for, for every kind of
-//! memory that does not migrate. libcuda calls `ioctl` through its global offset table. During one
-//! export that entry leads to a [`hook`], which passes every call on unchanged to the entry's
-//! previous target and, on the calling thread, records the export's arguments. Other libraries hook
-//! the same entry (tracers, record and replay): their hooks still see every call, whether they were
-//! installed before ours or are installed during an export.
+//! `cuMemGetHandleForAddressRange` makes libcuda issue `NV_ESC_EXPORT_TO_DMABUF_FD` with the RM client, objects,
+//! offsets and sizes of exactly the requested range, for every kind of memory that does not migrate. libcuda calls
+//! `ioctl` through its global offset table. During one export that entry points to a [`hook`], which passes every call
+//! on unchanged to the entry's previous target and, on the calling thread, records the export's arguments. Other
+//! libraries hook the same entry (tracers, record and replay): their hooks still see every call, whether they were
+//! installed before this one or are installed during an export.
 
 mod error;
 mod export;
@@ -30,7 +29,7 @@ pub(super) use self::export::Export;
 static PATCH: PerProcess<Mutex<()>> = PerProcess::new();
 
 thread_local! {
-    /// Where the exports of this thread are recorded; null while nothing is recorded.
+    /// The recorder of this thread's exports; null while nothing is recorded.
     static RECORDER: Cell<*mut Export> = const { Cell::new(ptr::null_mut()) };
 }
 
@@ -54,18 +53,18 @@ unsafe extern "C" fn hook<const NUMBER: usize>(
     arg: *mut c_void,
 ) -> c_int {
     let target = TARGETS[NUMBER].load(Ordering::Acquire);
-    // SAFETY: a function of `ioctl`'s type, which `detour` found in an entry for it before it
+    // SAFETY: the target is a function of `ioctl`'s type, which `detour` found in an entry for `ioctl` before it
     // returned this hook.
     let target = unsafe { mem::transmute::<*mut c_void, Ioctl>(target) };
-    // The target may call another of these hooks: the call is recorded once.
+    // The target may call another of these hooks, but the call is recorded only once.
     let recorder = RECORDER.replace(ptr::null_mut());
-    // SAFETY: the call libcuda made, with its own arguments.
+    // SAFETY: passes on libcuda's call with its own arguments.
     let answer = unsafe { target(fd, request, arg) };
     RECORDER.set(recorder);
     if answer == 0 && !recorder.is_null() {
-        // SAFETY: `export_of` on this thread set the pointer to a local variable and clears it
-        // before that goes out of scope; no other code reads this thread-local. The kernel has just
-        // accepted `arg` for `request`. Nothing here changes errno.
+        // SAFETY: `export_of` on this thread set the pointer to a local variable and clears it before the variable goes
+        // out of scope; no other code reads this thread-local. The Linux kernel has just accepted `arg` for `request`.
+        // Nothing here changes errno.
         unsafe { (*recorder).record(request, arg) };
     }
     answer
@@ -74,8 +73,8 @@ unsafe extern "C" fn hook<const NUMBER: usize>(
 /// Returns the hook for an entry's current target. The caller holds [`PATCH`].
 fn detour(current: Target) -> Result<Detour, HookError> {
     let hooks = HOOKS.iter().zip(&TARGETS);
-    // The entry leads to a hook already: a restore failed, the process forked during an export, or
-    // another library hooked the entry during an export and then restored what it had found.
+    // The entry already points to a hook: a restore failed, the process forked during an export, or another library
+    // hooked the entry during an export and then restored what it had found.
     for (&hook, target) in hooks.clone() {
         if current.function == hook as *mut c_void {
             let before = target.load(Ordering::Acquire);
@@ -86,13 +85,13 @@ fn detour(current: Target) -> Result<Detour, HookError> {
         }
     }
     let wanted = match current.unbound {
-        // The binding code would overwrite the entry, and remove the hook.
+        // The binding code would overwrite the entry and thereby remove the hook.
         true => bound()?,
         false => current.function,
     };
     for (&hook, target) in hooks {
         let taken = target.load(Ordering::Acquire);
-        // No other thread takes the place meanwhile, because the caller holds the lock.
+        // No other thread takes the hook in the meantime, because the caller holds the lock.
         if taken.is_null() {
             target.store(wanted, Ordering::Release);
         }
@@ -106,7 +105,7 @@ fn detour(current: Target) -> Result<Detour, HookError> {
 
 /// Returns the function to which an entry for `ioctl` is bound.
 fn bound() -> Result<*mut c_void, HookError> {
-    // SAFETY: searches the global scope for a name that ends with a zero byte.
+    // SAFETY: searches the global scope for a zero-terminated name.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ioctl".as_ptr()) };
     match found.is_null() {
         true => Err(HookError::NoIoctl),
@@ -133,9 +132,9 @@ pub(super) fn export_of<T>(
     if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
         return Err(HookError::Unsupported);
     }
-    // The driver library is never unloaded, so its entries keep their addresses.
+    // The driver library is never unloaded, so the addresses of its entries stay valid.
     static SLOTS: OnceLock<Slots> = OnceLock::new();
-    // A panic under the lock leaves the table restored (by `Slots`), so the lock stays usable.
+    // `Slots` restores the table even if a call panics, so the lock stays usable.
     let _one_at_a_time = PATCH
         .get()
         .lock()
@@ -174,10 +173,10 @@ mod tests {
     /// Serializes the tests that change the entry for `ioctl` of this program's own table.
     static ENTRY: Mutex<()> = Mutex::new(());
 
-    /// A descriptor that no file has: it marks the calls of these tests.
+    /// A descriptor that is never open; it marks the calls of these tests.
     const MARK: c_int = -77;
 
-    /// The previous target that a hook of another library found in the entry, and the calls it saw.
+    /// The hook of another library: the previous target that it found in the entry, and the calls that it saw.
     struct Other {
         found: AtomicPtr<c_void>,
         calls: AtomicUsize,
@@ -204,21 +203,21 @@ mod tests {
             }
             // SAFETY: `install` found it in an entry for `ioctl`.
             let found: Ioctl = unsafe { mem::transmute(self.found.load(Ordering::SeqCst)) };
-            // SAFETY: the caller's own call.
+            // SAFETY: passes on the caller's own call.
             unsafe { found(fd, request, arg) }
         }
     }
 
-    /// Stands in for the hook of another library. It also stands for the driver: it accepts marked calls.
+    /// Stands in for the hook of another library, and for the driver: it accepts marked calls.
     unsafe extern "C" fn first(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
-        // SAFETY: the caller's own call.
+        // SAFETY: passes on the caller's own call.
         let answer = unsafe { FIRST.pass_on(fd, request, arg) };
         if fd == MARK { 0 } else { answer }
     }
 
     /// Stands in for the hook of another library that is installed later.
     unsafe extern "C" fn second(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
-        // SAFETY: the caller's own call.
+        // SAFETY: passes on the caller's own call.
         unsafe { SECOND.pass_on(fd, request, arg) }
     }
 
@@ -246,7 +245,7 @@ mod tests {
         let hook = outside(hook);
         let slots = Slots::find(inside(), c"ioctl").unwrap();
         let redirected = slots.redirect(|now| {
-            // Before the entry is written: other threads may call the hook at once.
+            // Before the entry is written, because other threads may call the hook at once.
             other.found.store(now.function, Ordering::SeqCst);
             Ok(Detour {
                 hook,
@@ -257,7 +256,8 @@ mod tests {
         hook
     }
 
-    /// Returns a jump to `hook` from code outside of every library: a hook is not in the library that it hooks.
+    /// Returns a jump to `hook` in code outside every library, because a library's entries are not hooked by that
+    /// library.
     fn outside(hook: Ioctl) -> *mut c_void {
         #[cfg(target_arch = "x86_64")]
         let jump: &[u8] = &[0xff, 0x25, 0, 0, 0, 0]; // jmp [rip + 0]
@@ -292,7 +292,7 @@ mod tests {
     fn export() -> c_int {
         let mut bytes = export::tests::one_object();
         let request = export::tests::request(EXPORT_TO_DMABUF, bytes.len());
-        // SAFETY: no file has this descriptor; `first` accepts the call without looking at it.
+        // SAFETY: the descriptor is not open; `first` accepts the call without reading its argument.
         unsafe { libc::ioctl(MARK, request as _, bytes.as_mut_ptr()) }
     }
 
@@ -315,11 +315,11 @@ mod tests {
         let first = hook_of(&FIRST, first);
         assert_eq!((export(), FIRST.calls()), (0, 1));
 
-        // A hook that was installed before ours is called by ours, and is restored afterwards.
+        // Our hook calls a hook that was installed before, which is restored afterwards.
         assert_eq!((export_seen(), FIRST.calls()), (1, 2));
         assert_eq!(current_target(), first);
 
-        // A hook that is installed during an export stays, and the hooks it calls still work.
+        // A hook that is installed during an export stays, and the hooks that it calls still work.
         let later = || {
             let second = hook_of(&SECOND, second);
             export();
@@ -330,11 +330,11 @@ mod tests {
         assert_eq!(current_target(), second);
         assert_eq!((export(), SECOND.calls(), FIRST.calls()), (0, 2, 4));
 
-        // Our hook calls that one and is called by it: it sees the call once, and we record it once.
+        // Our hook calls the other one and is called by it: the other one sees the call once, and it is recorded once.
         assert_eq!((export_seen(), SECOND.calls(), FIRST.calls()), (1, 3, 5));
         assert_eq!(current_target(), second);
 
-        // It is removed, and restores what it found, which is our hook.
+        // The other hook is removed and restores what it found, which is our hook.
         install(SECOND.found.load(Ordering::SeqCst));
         assert_eq!((export(), SECOND.calls(), FIRST.calls()), (0, 3, 6));
         assert_eq!((export_seen(), SECOND.calls(), FIRST.calls()), (1, 3, 7));
