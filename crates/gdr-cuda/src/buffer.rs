@@ -78,17 +78,16 @@ impl DeviceBuffer {
     /// with work queued on it, and the memory regions and pins made from it, on the thread that
     /// drops the last of them.
     ///
-    /// The range is checked only once, here: it must lie in one allocation on `gpu`, or in adjacent
-    /// VMM mappings. The context in which it was allocated does not matter.
+    /// The range is checked only here: it must lie in one allocation on `gpu`, or in adjacent VMM mappings. The context
+    /// in which it was allocated does not matter.
     ///
     /// # Streams
-    /// Nothing here waits for the library's own streams, and they do not wait for what is done
-    /// through this buffer. Before another device or a CPU mapping reads the memory, wait for the
-    /// kernels that write it (`cudaStreamSynchronize`); before a kernel reads transferred data,
-    /// wait for the transfer to complete. Memory of a stream-ordered pool must already be
-    /// allocated: synchronize with the stream of `cudaMallocAsync` first. An allocator that reuses
-    /// memory per stream (PyTorch's) takes it back when `owner` is dropped: drop it only after all
-    /// work on it has completed, or tell the allocator (`record_stream`).
+    /// Nothing here waits for the library's own streams, and they do not wait for operations on this buffer. Before
+    /// another device or a CPU mapping reads the memory, wait for the kernels that write it (`cudaStreamSynchronize`);
+    /// before a kernel reads transferred data, wait for the transfer to complete. Memory of a stream-ordered pool must
+    /// already be allocated: synchronize with the stream of `cudaMallocAsync` first. An allocator that reuses memory
+    /// per stream (PyTorch's) takes it back when `owner` is dropped: drop it only after all work on it has completed,
+    /// or register that work with the allocator (`record_stream`).
     ///
     /// # Errors
     /// [`Error::UnknownPointer`], [`Error::NotDeviceMemory`], [`Error::OtherDevice`],
@@ -96,8 +95,8 @@ impl DeviceBuffer {
     ///
     /// # Safety
     /// - The memory stays allocated, and mapped at these addresses, until `owner` is dropped.
-    /// - The program may read and overwrite it, and tolerates what is written through this value,
-    ///   and by devices that it is registered with, while its own kernels use it.
+    /// - The program permits reads and writes of the memory through this value, and by devices that it is registered
+    ///   with, even while its own kernels use it.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -140,9 +139,8 @@ impl DeviceBuffer {
     /// Same as [`DeviceBuffer::from_owner`].
     ///
     /// # Safety
-    /// - The memory stays allocated, and mapped at these addresses, until this value is dropped and
-    ///   everything that keeps it: streams with work queued on it, and the buffers, memory regions
-    ///   and pins made of it.
+    /// - The memory stays allocated, and mapped at these addresses, until this value and everything that keeps it have
+    ///   been dropped: streams with work queued on it, and the buffers, memory regions and pins created from it.
     /// - The second promise of [`DeviceBuffer::from_owner`].
     ///
     /// ```
@@ -214,7 +212,7 @@ impl DeviceBuffer {
         &self.allocation.gpu
     }
 
-    /// Copies `bytes` to `offset`, and returns once they are in device memory.
+    /// Copies `bytes` to `offset`; returns once they are in device memory.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], and nothing is written; the driver's errors.
@@ -242,8 +240,7 @@ impl DeviceBuffer {
         unsafe { driver.copy_from_device(device, bytes.as_mut_ptr(), range.start, bytes.len()) }
     }
 
-    /// Copies `len` bytes at `from_offset` of page-locked memory to `offset`, and returns once they
-    /// are in device memory.
+    /// Copies `len` bytes at `from_offset` of page-locked memory to `offset`; returns once they are in device memory.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], and nothing is written; the driver's errors.
@@ -260,13 +257,12 @@ impl DeviceBuffer {
             return Ok(());
         }
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
-        // SAFETY: both ranges were checked, and both sides exist during the call. The host's is shared
-        // memory, which others may write at the same time.
+        // SAFETY: both ranges were checked, and both sides exist during the call. The host side is shared memory, which
+        // others may write at the same time.
         unsafe { driver.copy_to_device(device, range.start, src, len) }
     }
 
-    /// Copies `len` bytes at `offset` to `to_offset` of page-locked memory, and returns once they
-    /// are there.
+    /// Copies `len` bytes at `offset` to `to_offset` of page-locked memory; returns once they are there.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], and nothing is read; the driver's errors.
@@ -287,8 +283,8 @@ impl DeviceBuffer {
         unsafe { driver.copy_from_device(device, dst, range.start, len) }
     }
 
-    /// Makes copies and fills of this memory complete before the calls return, for memory that
-    /// another device accesses ([`Driver::synchronize_copies`]).
+    /// Makes later copies and fills of this memory complete before their calls return, for memory that another device
+    /// accesses ([`Driver::synchronize_copies`]).
     ///
     /// [`Driver::synchronize_copies`]: crate::Driver::synchronize_copies
     ///
@@ -320,11 +316,12 @@ impl DeviceBuffer {
         driver.dma_buf(device, range.start, len)
     }
 
-    /// Exports the whole allocation that contains this buffer for another process, which opens it
-    /// with [`Gpu::import`]. The allocation must stay until that process has closed it.
+    /// Exports the whole allocation that contains this buffer to another process, which opens it with [`Gpu::import`].
+    /// The allocation must stay allocated until that process has closed it.
     ///
     /// # Errors
-    /// [`Error::NotExportable`] unless it is memory of `cuMemAlloc`, or VMM memory with a POSIX descriptor; [`Error::UnknownPointer`]; the driver's.
+    /// [`Error::NotExportable`] unless it is memory of `cuMemAlloc`, or VMM memory with a POSIX descriptor;
+    /// [`Error::UnknownPointer`]; the driver's errors.
     pub fn export(&self) -> Result<ExportedMemory> {
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
         driver.export(device, self.ptr())
@@ -342,9 +339,8 @@ impl DeviceBuffer {
             })
     }
 
-    /// Makes dropping this memory free it without waiting for running kernels, if the driver
-    /// supports that: for memory of `cuMemAlloc` and of pools. A kernel that still uses the memory
-    /// then faults.
+    /// Frees this memory without waiting for running kernels when it is dropped, if the driver supports that: for
+    /// memory of `cuMemAlloc` and of pools. A kernel that still uses the memory then faults.
     pub fn free_unwaited(&self) {
         self.allocation.unwaited.store(true, Ordering::Relaxed);
     }
@@ -355,8 +351,8 @@ impl DeviceBuffer {
     }
 }
 
-/// Memory that another library allocated, as an allocation of its own: `len` bytes at `ptr` that lie
-/// on `gpu`, in one allocation or in VMM mappings side by side.
+/// Describes memory that another library allocated as an allocation: `len` bytes at `ptr` on `gpu`, in one allocation
+/// or in adjacent VMM mappings.
 fn locate(gpu: &Gpu, ptr: DevicePtr, len: u64) -> Result<RawAllocation> {
     let driver = gpu.driver();
     let info = driver.pointer_info(ptr)?;
@@ -368,7 +364,7 @@ fn locate(gpu: &Gpu, ptr: DevicePtr, len: u64) -> Result<RawAllocation> {
         let (owner, gpu) = (info.device, gpu.info().ordinal);
         return Err(Error::OtherDevice { ptr, owner, gpu });
     }
-    // A length past the end of the address space is past every allocation, too.
+    // A length past the end of the address space is also past every allocation.
     let end = ptr.checked_add(len).unwrap_or(DevicePtr::new(u64::MAX));
     let allocated = info.neighbours_up_to(end, |next| driver.pointer_info(next));
     let past = |end: DevicePtr| Error::PastAllocation {
@@ -399,7 +395,7 @@ fn locate(gpu: &Gpu, ptr: DevicePtr, len: u64) -> Result<RawAllocation> {
 impl Drop for Allocation {
     fn drop(&mut self) {
         if let Owner::Other(_) = self.owner {
-            // The drop of the field releases the memory.
+            // Dropping the field releases the memory.
             return;
         }
         let driver = self.gpu.driver();

@@ -1,8 +1,8 @@
-//! What must not compile, as doctests. Each has a twin that differs in the marked line and
-//! compiles, so that a renamed function cannot make the failure mean something else. That `Driver`
-//! is sealed is shown at the trait.
+//! Programs that must not compile, as doctests. Each has a twin that differs only in the marked line and compiles, so
+//! that a renamed function cannot change the meaning of the failure. The documentation of `Driver` shows that the trait
+//! is sealed.
 //!
-//! # Memory that something else allocated is taken by unsafe code only
+//! # Only unsafe code wraps memory that other code allocated
 //!
 //! ```
 //! use gdr_cuda::{DeviceBuffer, DevicePtr, Gpu, Result};

@@ -1,4 +1,4 @@
-//! A driver by its concrete type.
+//! The concrete types of drivers.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! GPUs as a driver describes them.
+//! Descriptions of GPUs by their driver.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use gdr_pci::Bdf;
 
 use crate::rdma_write_ordering::RemoteWrites;
 
-/// A GPU's number as seen by this process (after `CUDA_VISIBLE_DEVICES`).
+/// The number of a GPU in this process (after `CUDA_VISIBLE_DEVICES`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ordinal(pub u32);
 
@@ -16,12 +16,12 @@ impl fmt::Display for Ordinal {
     }
 }
 
-/// The CUDA version of a driver (`cuDriverGetVersion`), e.g. 13.0.
+/// The CUDA version of a driver (`cuDriverGetVersion`), such as 13.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CudaVersion {
-    /// 13 in 13.0.
+    /// The major version: 13 in 13.0.
     pub major: u32,
-    /// 0 in 13.0.
+    /// The minor version: 0 in 13.0.
     pub minor: u32,
 }
 
@@ -41,27 +41,27 @@ impl fmt::Display for CudaVersion {
     }
 }
 
-/// A GPU: its identity and the attributes that this workspace uses.
+/// The identity of a GPU and the attributes that this workspace uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its number in this process.
     pub ordinal: Ordinal,
-    /// Marketing name, e.g. `NVIDIA H200`.
+    /// The marketing name, such as `NVIDIA H200`.
     pub name: String,
-    /// PCI address.
+    /// The PCI address.
     pub bdf: Bdf,
     /// The UUID of the GPU or the MIG instance.
     pub uuid: [u8; 16],
-    /// Compute capability, e.g. (9, 0).
+    /// The compute capability, such as (9, 0).
     pub compute_capability: (u32, u32),
-    /// Total memory, bytes.
+    /// The total memory in bytes.
     pub total_memory: u64,
     /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`: memory can be exported as a dma-buf.
     pub dma_buf: bool,
     /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED`.
     pub gpudirect_rdma: bool,
-    /// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES`: the GPU and the CPU see
-    /// each other's memory over a coherent link, as on GH200 and GB200.
+    /// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES`: the GPU and the CPU access each other's
+    /// memory over a coherent link, as on GH200 and GB200.
     pub coherent: bool,
     /// The order and visibility of other devices' writes.
     pub remote_writes: RemoteWrites,

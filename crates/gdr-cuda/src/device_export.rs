@@ -1,27 +1,27 @@
-//! Device memory that another process opens.
+//! Exports of device memory to other processes.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use crate::pointer::DevicePtr;
 
-/// An allocation as another process opens it ([`Gpu::import`](crate::Gpu::import)): plain data, to be sent there.
+/// An allocation that another process can open ([`Gpu::import`](crate::Gpu::import)): plain data, to be sent there.
 /// Memory of `cuMemAlloc` is opened by the driver's handle, VMM memory by a descriptor.
 ///
-/// It keeps nothing. The importer may use the memory as long as the exporter has it allocated.
+/// It does not keep the memory allocated. The importer may use the memory as long as the exporter has it allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceExport {
     pub(crate) handle: [u8; 64],
     pub(crate) base: DevicePtr,
     pub(crate) len: u64,
-    /// Of VMM memory, which has no handle.
+    /// The descriptor of VMM memory, which has no handle.
     pub(crate) descriptor: Option<RawFd>,
 }
 
-/// An allocation that other processes can open as long as this value lives.
+/// An allocation that other processes can open as long as this value exists.
 #[derive(Debug)]
 pub struct ExportedMemory {
     export: DeviceExport,
-    /// The one that [`DeviceExport::descriptor`] names.
+    /// The descriptor that [`DeviceExport::descriptor`] names.
     descriptor: Option<OwnedFd>,
 }
 
@@ -52,13 +52,13 @@ impl ExportedMemory {
         }
     }
 
-    /// Returns what the other process needs.
+    /// Returns the data that the other process needs.
     pub fn export(&self) -> &DeviceExport {
         &self.export
     }
 
-    /// Returns the descriptor by which the other process opens VMM memory. It needs a duplicate, for example by
-    /// `SCM_RIGHTS`.
+    /// Returns the descriptor by which the other process opens VMM memory. That process needs a duplicate, for example
+    /// by `SCM_RIGHTS`.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(AsFd::as_fd)
     }
@@ -68,24 +68,24 @@ impl DeviceExport {
     /// The length of [`DeviceExport::to_bytes`].
     pub const LEN: usize = 88;
 
-    /// Returns where the allocation begins in the address space of the process that exported it.
+    /// Returns the address of the allocation in the process that exported it.
     pub fn base(&self) -> DevicePtr {
         self.base
     }
 
-    /// Returns the length of the allocation in bytes, as its process says.
+    /// Returns the length of the allocation in bytes, as reported by the process that exported it.
     #[expect(clippy::len_without_is_empty, reason = "no driver allocates 0 bytes")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Returns the number, in the process that exports it, of [`ExportedMemory::descriptor`].
+    /// Returns the number that [`ExportedMemory::descriptor`] has in the exporting process.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.descriptor
     }
 
-    /// Returns the driver's handle, 64 bytes (`CUipcMemHandle`), then base, length, and 0 or one more than the number
-    /// of the descriptor, little-endian words of 8 bytes.
+    /// Returns the driver's handle of 64 bytes (`CUipcMemHandle`), followed by little-endian words of 8 bytes: the
+    /// base, the length, and the number of the descriptor plus one, or 0 without a descriptor.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..64].copy_from_slice(&self.handle);
@@ -96,7 +96,7 @@ impl DeviceExport {
         bytes
     }
 
-    /// Reverses [`DeviceExport::to_bytes`]. Every value is accepted here; the import of a wrong one fails.
+    /// Reverses [`DeviceExport::to_bytes`]. Accepts every value; the import of an invalid one fails.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let mut handle = [0; 64];
         handle.copy_from_slice(&bytes[..64]);
@@ -111,7 +111,7 @@ impl DeviceExport {
             len: word(72),
             descriptor: match word(80) {
                 0 => None,
-                // Not a valid number: the import fails.
+                // The number is invalid, so the import fails.
                 more => Some(RawFd::try_from(more - 1).unwrap_or(-1)),
             },
         }

@@ -1,8 +1,8 @@
 //! The trait of a GPU driver, which NVIDIA's driver and the simulation implement.
 //!
-//! Methods that take raw addresses are `unsafe`: with unified addressing a device address may name
-//! pinned host memory, so a copy to an arbitrary one could overwrite the caller's own data.
-//! [`crate::Gpu`], [`crate::DeviceBuffer`] and [`crate::Stream`] are the safe owners above it.
+//! Methods that take raw addresses are `unsafe`: with unified addressing, a device address may refer to pinned host
+//! memory, so a copy to an arbitrary address could overwrite the caller's own data. [`crate::Gpu`],
+//! [`crate::DeviceBuffer`] and [`crate::Stream`] are the safe owners on top of it.
 
 use std::any::Any;
 use std::fmt;
@@ -26,7 +26,7 @@ pub(crate) mod sealed {
 pub enum DriverKind {
     /// NVIDIA's driver.
     Cuda,
-    /// The simulation; every report of it must say so.
+    /// The simulation, which every report must mention.
     Simulated,
 }
 
@@ -65,26 +65,26 @@ impl MemoryKind {
 /// An allocation as a driver returns it; [`crate::DeviceBuffer`] owns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawAllocation {
-    /// The GPU it is on.
+    /// The GPU that it is on.
     pub device: Ordinal,
-    /// How it was allocated, and so how it is freed.
+    /// How it was allocated, which determines how it is freed.
     pub kind: MemoryKind,
     /// Its address.
     pub ptr: DevicePtr,
-    /// Bytes asked for.
+    /// The requested number of bytes.
     pub len: u64,
-    /// Bytes taken (VMM memory is rounded up to the granularity).
+    /// The allocated number of bytes (VMM memory is rounded up to the granularity).
     pub reserved: u64,
-    /// The driver's handle of VMM memory, else 0.
+    /// The driver's handle of VMM memory, otherwise 0.
     pub handle: u64,
 }
 
 /// The allocator of page-locked host memory, which determines what ends its mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostMemoryOrigin {
-    /// The driver: the memory goes with its context.
+    /// The driver: the memory is freed with its context.
     Driver,
-    /// This process, which has registered it with the driver: the memory stays mapped until it is freed.
+    /// This process, which registers it with the driver: the memory stays mapped until it is freed.
     Registered,
 }
 
@@ -93,11 +93,11 @@ pub enum HostMemoryOrigin {
 pub struct RawHostAllocation {
     /// Its allocator.
     pub origin: HostMemoryOrigin,
-    /// CPU address.
+    /// The CPU address.
     pub cpu: *mut u8,
     /// The address that kernels use for it.
     pub gpu: DevicePtr,
-    /// Bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
@@ -108,7 +108,7 @@ pub struct RawImport {
     pub device: Ordinal,
     /// Its address in this process.
     pub ptr: DevicePtr,
-    /// The bytes that are there.
+    /// The number of bytes at that address.
     pub len: u64,
     /// The driver's handle of VMM memory.
     pub handle: Option<u64>,
@@ -150,7 +150,7 @@ impl fmt::Debug for HostCall {
 pub enum StreamState {
     /// All work submitted so far is complete.
     Idle,
-    /// Something is still running.
+    /// Some work is still running.
     Busy,
 }
 
@@ -159,19 +159,18 @@ pub enum StreamState {
 pub struct DmaBuf {
     /// The descriptor.
     pub fd: OwnedFd,
-    /// The offset in it of the bytes that were exported.
+    /// The offset of the exported bytes in it.
     pub offset: u64,
 }
 
 /// A GPU driver: NVIDIA's ([`crate::Cuda`]) or the simulation ([`crate::SimDriver`]).
 ///
-/// Every method may be called from any thread, with or without a current CUDA context: an
-/// implementation makes the device's primary context current for the call and restores the
-/// caller's afterwards.
+///  Every method may be called from any thread, with or without a current CUDA context: an implementation makes the
+/// device's primary context current for the call and restores the caller's afterwards.
 ///
-/// Safe code relies on what an implementation returns: [`crate::HostBuffer`] reads and writes the
-/// addresses that [`Driver::allocate_host`] returns. So the trait is sealed: only the two types of
-/// this crate implement it. A complete implementation elsewhere does not compile:
+/// Safe code relies on the results of an implementation: [`crate::HostBuffer`] reads and writes the addresses that
+/// [`Driver::allocate_host`] returns. The trait is therefore sealed, and only the two types of this crate implement it.
+/// A complete implementation elsewhere does not compile:
 ///
 /// ```compile_fail
 /// mod outsider {
@@ -180,7 +179,7 @@ pub struct DmaBuf {
 /// # fn main() {}
 /// ```
 pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
-    /// Real or simulated.
+    /// Returns whether the driver is real or simulated.
     fn kind(&self) -> DriverKind;
 
     /// Returns the CUDA version of the driver.
@@ -189,20 +188,19 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Returns every GPU visible to this process, in ordinal order. Initializes the driver.
     fn devices(&self) -> Result<Vec<DeviceInfo>>;
 
-    /// Returns the allocation of `ptr`. An address that the driver does not know (never allocated, freed, plain host
-    /// memory) is [`crate::Error::UnknownPointer`].
+    /// Returns the allocation of `ptr`. Fails with [`crate::Error::UnknownPointer`] for an address that the driver does
+    /// not know (never allocated, freed, or plain host memory).
     fn pointer_info(&self, ptr: DevicePtr) -> Result<PointerInfo>;
 
-    /// Makes copies and fills of the allocation of `ptr` complete before the calls return
-    /// (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`). Without it a copy may still be in progress after its call
-    /// returned, when another device reads or writes the memory. It cannot be undone.
+    /// Makes later copies and fills of the allocation of `ptr` complete before their calls return
+    /// (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`). Otherwise a copy may still be in progress after its call has returned,
+    /// when another device reads or writes the memory. This cannot be undone.
     ///
     /// CUDA supports it for memory of `cuMemAlloc`; for other memory it may fail.
     fn synchronize_copies(&self, device: Ordinal, ptr: DevicePtr) -> Result<()>;
 
-    /// Flushes writes of other devices: those that have arrived at the GPU of `ptr` are visible to
-    /// later reads on that GPU when this returns (`cuFlushGPUDirectRDMAWrites` to the owner, CUDA
-    /// 11.3).
+    /// Flushes writes of other devices: the writes that have arrived at the GPU of `ptr` are visible to later reads on
+    /// that GPU when this returns (`cuFlushGPUDirectRDMAWrites` to the owner, CUDA 11.3).
     fn flush_remote_writes(&self, device: Ordinal, ptr: DevicePtr) -> Result<()>;
 
     /// Returns a dma-buf that contains `len` bytes of device memory at `ptr`, for import by another device
@@ -210,12 +208,13 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// is open.
     fn dma_buf(&self, device: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf>;
 
-    /// Returns the allocation of `ptr` for other processes: memory of `cuMemAlloc` (`cuIpcGetMemHandle`), and VMM
-    /// memory that was made for it (`cuMemExportToShareableHandle`). Other memory is [`crate::Error::NotExportable`].
+    /// Exports the allocation of `ptr` to other processes: memory of `cuMemAlloc` (`cuIpcGetMemHandle`), and VMM memory
+    /// created with a POSIX descriptor (`cuMemExportToShareableHandle`). Fails with [`crate::Error::NotExportable`] for
+    /// other memory.
     fn export(&self, device: Ordinal, ptr: DevicePtr) -> Result<ExportedMemory>;
 
-    /// Opens memory of another process for `device`, on whichever GPU it is. `descriptor` is a duplicate of the one that
-    /// the export names. CUDA opens no memory of the own process by a handle: [`crate::Error::OwnExport`].
+    /// Opens memory of another process for `device`, on whichever GPU it is. `descriptor` is a duplicate of the
+    /// descriptor in the export. CUDA cannot open memory of the same process by a handle: [`crate::Error::OwnExport`].
     fn open_export(
         &self,
         device: Ordinal,
@@ -223,7 +222,7 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
         descriptor: Option<OwnedFd>,
     ) -> Result<RawImport>;
 
-    /// Closes what [`Driver::open_export`] opened.
+    /// Closes memory that [`Driver::open_export`] opened.
     ///
     /// # Safety
     /// `import` came from this driver, has not been closed, and no queued work uses it.
@@ -238,9 +237,8 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// `allocation` came from this driver, has not been freed, and no queued work uses it.
     unsafe fn free(&self, allocation: &RawAllocation) -> Result<()>;
 
-    /// Like [`Driver::free`], but without waiting for running kernels, where CUDA supports that. While
-    /// one thread waits in `cuMemFree` or `cuMemFreeHost`, most calls of all other threads wait,
-    /// too (seen with driver 580.159.04).
+    /// Like [`Driver::free`], but without waiting for running kernels, if CUDA supports that. While one thread waits in
+    /// `cuMemFree` or `cuMemFreeHost`, most calls of all other threads wait, too (observed with driver 580.159.04).
     ///
     /// # Safety
     /// Same as [`Driver::free`]; no running kernel uses the allocation either.
@@ -252,9 +250,9 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Allocates page-locked host memory that kernels on `device` can read and write.
     fn allocate_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation>;
 
-    /// Like [`Driver::allocate_host`], but the CPU can access the memory until it is freed, also after the
-    /// context was destroyed (`cudaDeviceReset`) or the driver was deinitialized: memory of this process
-    /// that is registered with the driver (`cuMemHostRegister`). `len` is rounded up to pages.
+    /// Like [`Driver::allocate_host`], but the CPU can access the memory until it is freed, even after the context was
+    /// destroyed (`cudaDeviceReset`) or the driver was deinitialized: it is memory of this process, registered with the
+    /// driver (`cuMemHostRegister`). `len` is rounded up to pages.
     fn register_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation> {
         self.allocate_host(device, len)
     }
@@ -269,7 +267,7 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Creates a stream that does not synchronize with the default stream.
     fn create_stream(&self, device: Ordinal) -> Result<RawStream>;
 
-    /// Destroys a stream; work already submitted still completes.
+    /// Destroys a stream; queued work still completes.
     ///
     /// # Safety
     /// `stream` came from this driver and has not been destroyed.
@@ -345,9 +343,9 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
         len: u64,
     ) -> Result<()>;
 
-    /// Queues a call of a function on the CPU (`cuLaunchHostFunc`). It runs after the work queued
-    /// before it, on a thread of the driver, and later work waits for it. It must not call the driver.
-    /// If earlier work fails it does not run, and is leaked.
+    /// Queues a call of a function on the CPU (`cuLaunchHostFunc`). It runs after the previously queued work, on a
+    /// thread of the driver, and later work waits for it. It must not call the driver. If earlier work fails, the
+    /// function is not called, and is leaked.
     ///
     /// # Safety
     /// `stream` came from this driver and has not been destroyed.
@@ -360,14 +358,13 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Both streams came from this driver and have not been destroyed.
     unsafe fn queue_wait(&self, stream: RawStream, other: RawStream) -> Result<()>;
 
-    /// Queues a write of one 32-bit word (`cuStreamWriteValue32`, CUDA 11.7). It becomes visible after
-    /// everything that the work queued before it wrote. On real hardware the stream may be one of
-    /// another library, and may be captured into a graph; the handle 0 is the legacy default stream.
+    /// Queues a write of one 32-bit word (`cuStreamWriteValue32`, CUDA 11.7). The word becomes visible after all writes
+    /// of the previously queued work. On real hardware the stream may belong to another library, and may be captured
+    /// into a graph; the handle 0 is the legacy default stream.
     ///
     /// # Safety
-    /// `stream` is a stream of this driver's device that exists. `dst` is a multiple of 4 in memory that
-    /// exists until the word is written, by every launch of a graph too, and that the caller may
-    /// overwrite.
+    /// `stream` is an existing stream of this driver's device. `dst` is a multiple of 4, in memory that exists until
+    /// the word is written, also by every launch of a graph, and that the caller may overwrite.
     unsafe fn queue_write_u32(&self, stream: RawStream, dst: DevicePtr, value: u32) -> Result<()>;
 
     /// Queues a fill of `len` bytes with `value` (`cuMemsetD8Async`).
@@ -390,8 +387,8 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
 mod tests {
     use super::sealed::Sealed;
 
-    // The source of the compile-fail example of `Driver`. It compiles here, so the example fails only
-    // because of the seal.
+    // The source of the compile-fail example of `Driver`. It compiles here, so the example fails only because the trait
+    // is sealed.
     include!("../tests/sealed/outsider.rs");
 
     impl Sealed for Outsider {}

@@ -1,4 +1,4 @@
-//! The driver that the environment chooses.
+//! The driver that the environment selects.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -8,18 +8,17 @@ use crate::driver::Driver;
 use crate::error::Result;
 use crate::sim::SimDriver;
 
-/// The variable that chooses the backend of gdr-copy. Its value [`SIMULATED`] chooses the driver, too.
+/// The variable that selects the backend of gdr-copy. Its value [`SIMULATED`] also selects the driver.
 const BACKEND: &str = "GDR_BACKEND";
 const SIMULATED: &str = "sim";
-/// Simulated GPUs of [`open_driver`]: two, so that code for several GPUs runs.
+/// The number of simulated GPUs of [`open_driver`]: two, so that code for several GPUs runs.
 const SIMULATED_GPUS: u32 = 2;
 
-/// Returns the driver that the environment chooses: the simulation with two GPUs where `GDR_BACKEND` is `sim`,
-/// otherwise NVIDIA's ([`Cuda::load`]).
+/// Returns the driver that the environment selects: the simulation with two GPUs if `GDR_BACKEND` is `sim`, otherwise
+/// NVIDIA's ([`Cuda::load`]).
 ///
-/// A missing GPU is never simulated: without `GDR_BACKEND=sim` it is an error. [`Driver::kind`] says
-/// which of the two the driver is. Each call makes a new simulation, so call it once and share the
-/// driver.
+/// A missing GPU is never simulated: without `GDR_BACKEND=sim` it is an error. [`Driver::kind`] returns the kind of the
+/// driver. Each call creates a new simulation, so call it once and share the driver.
 ///
 /// # Errors
 /// Same as [`Cuda::load`].

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::device::Ordinal;
 use crate::pointer::{DevicePtr, Family, PointerKind};
 
-/// This crate's results.
+/// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A `CUresult`. Numbers that are newer than this library are kept.
@@ -47,7 +47,7 @@ impl CuResult {
     /// `CUDA_ERROR_NOT_SUPPORTED`.
     pub const NOT_SUPPORTED: Self = Self(801);
 
-    /// Returns the name in the header, where this library knows it.
+    /// Returns the name in the header, if this library knows it.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             0 => "CUDA_SUCCESS",
@@ -109,7 +109,7 @@ impl fmt::Debug for CuResult {
     }
 }
 
-/// Why a GPU operation failed.
+/// The reason why a GPU operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the names of the fields say it")]
@@ -135,7 +135,7 @@ pub enum Error {
          memory; pass a pointer from cudaMalloc, cuMemCreate or a CUDA memory pool"
     )]
     UnknownPointer { ptr: DevicePtr },
-    /// There is no such GPU in this process.
+    /// This GPU does not exist in this process.
     #[error("GPU {ordinal} does not exist: this process sees {count}; check CUDA_VISIBLE_DEVICES")]
     NoSuchDevice { ordinal: Ordinal, count: u32 },
     /// The range ends after its buffer.
@@ -144,7 +144,7 @@ pub enum Error {
     /// The access is not aligned to its words.
     #[error("offset {offset} is not aligned: use a multiple of {alignment}")]
     Misaligned { offset: u64, alignment: u64 },
-    /// A copy onto itself.
+    /// A copy overlaps its destination.
     #[error(
         "the {len} bytes at {ptr} overlap the destination of the copy: copy them through another buffer"
     )]
@@ -189,10 +189,10 @@ pub enum Error {
          with cuMemCreate and a POSIX file descriptor as handle type"
     )]
     NotExportable { ptr: DevicePtr, family: Family },
-    /// The memory that was to be opened is this process's own.
+    /// The memory to open is this process's own.
     #[error("a process cannot open its own memory by a handle: use the memory's address")]
     OwnExport,
-    /// Another process's memory is not as long as that process says.
+    /// Another process's memory is shorter than that process reports.
     #[error("the other process claims to export {claimed} bytes, but the allocation has {found}")]
     FalseExport { claimed: u64, found: u64 },
     /// GPU work did not finish in time.
@@ -209,7 +209,7 @@ pub enum Error {
 impl Error {
     /// Returns the code of this error for programs, such as `library`.
     ///
-    /// A variant that gets another name keeps its code.
+    /// A variant keeps its code even if it is renamed.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Library { .. } => "library",
@@ -233,7 +233,7 @@ impl Error {
         }
     }
 
-    /// Returns the driver's result, where a driver call failed.
+    /// Returns the driver's result, if a driver call failed.
     pub fn cu_result(&self) -> Option<CuResult> {
         match self {
             Self::Call { result, .. } => Some(*result),

@@ -1,4 +1,4 @@
-//! Many pieces of GPU memory, copied together by one kernel.
+//! One kernel that copies many pieces of GPU memory.
 
 use std::sync::Arc;
 
@@ -9,34 +9,33 @@ use crate::gpu::Gpu;
 use crate::kernel::Launch;
 use crate::pointer::DevicePtr;
 
-/// The most that one block of the kernel copies.
+/// The maximum number of bytes that one block of the kernel copies.
 const MOST_OF_BLOCK: u64 = 128 << 10;
-/// The most blocks that a kernel can have.
+/// The maximum number of blocks of a kernel.
 const MOST_BLOCKS: u32 = (1 << 31) - 1;
 /// The size in bytes of a table entry: source, destination, length.
 const ENTRY: u64 = 24;
 
-/// Pieces of one GPU's memory, and where each goes in one target, for
+/// Pieces of one GPU's memory, and their offsets in one target, for
 /// [`Stream::queue_gather`](crate::Stream::queue_gather).
 ///
-/// A separate copy of each piece costs the GPU a microsecond or two, which is more than a small
-/// piece takes. One kernel copies all of them, and finds them in a table that is made once.
+/// A separate copy of each piece takes the GPU a microsecond or two, which is longer than copying a small piece. One
+/// kernel copies all of them, and finds them in a table that is created once.
 #[derive(Debug)]
 pub struct Gather {
     table: DeviceBuffer,
     pieces: Vec<Arc<DeviceBuffer>>,
     blocks: u32,
-    /// The end of the piece that goes furthest.
+    /// The end of the last piece in the target.
     end: u64,
 }
 
 impl Gather {
-    /// Makes the table: all of each buffer goes to its offset. Waits until the table is uploaded.
+    /// Creates the table: all of each buffer is copied to its offset. Waits until the table is uploaded.
     ///
     /// # Errors
-    /// [`Error::ForeignBuffer`]; [`Error::Overlap`] if two buffers go to the same bytes;
-    /// [`Error::OutOfRange`] if there are none, or more than a kernel can have; the driver's
-    /// errors.
+    /// [`Error::ForeignBuffer`]; [`Error::Overlap`] if two buffers overlap in the target; [`Error::OutOfRange`] if
+    /// there are no buffers, or more than a kernel supports; the driver's errors.
     pub fn new(gpu: &Gpu, pieces: Vec<(Arc<DeviceBuffer>, u64)>) -> Result<Self> {
         let mut places = Vec::with_capacity(pieces.len());
         for (buffer, to) in &pieces {
@@ -81,12 +80,12 @@ impl Gather {
         })
     }
 
-    /// Returns the end of the piece that goes furthest: the minimum size of the target in bytes.
+    /// Returns the end of the last piece in the target: the minimum size of the target in bytes.
     pub const fn end(&self) -> u64 {
         self.end
     }
 
-    /// Returns what the kernel uses.
+    /// Returns the buffers that the kernel uses.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &DeviceBuffer> {
         self.pieces.iter().map(|it| &**it).chain([&self.table])
     }
@@ -101,7 +100,7 @@ impl Gather {
     }
 }
 
-/// Returns the entries of the table: the part of each block.
+/// Returns the entries of the table, one for each block.
 fn table(places: &[(u64, u64, DevicePtr)]) -> Vec<u8> {
     let mut table = Vec::new();
     for (to, end, from) in places {

@@ -12,7 +12,7 @@ use crate::host_buffer::HostBuffer;
 use crate::imported_memory::ImportedMemory;
 use crate::stream::Stream;
 
-/// A GPU and its driver. Clones are the same GPU.
+/// A GPU and its driver. Clones refer to the same GPU.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     inner: Arc<Inner>,
@@ -40,7 +40,7 @@ impl Gpu {
         })
     }
 
-    /// Returns every GPU that this process sees, in ordinal order. Initializes the driver.
+    /// Returns every GPU that is visible to this process, in ordinal order. Initializes the driver.
     ///
     /// # Errors
     /// The driver's errors, if it cannot be initialized.
@@ -67,7 +67,7 @@ impl Gpu {
     /// Allocates `len` bytes of device memory with undefined contents.
     ///
     /// # Errors
-    /// The driver's: `CUDA_ERROR_OUT_OF_MEMORY`; `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
+    /// The driver's errors: `CUDA_ERROR_OUT_OF_MEMORY`; `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
     pub fn allocate(&self, kind: MemoryKind, len: u64) -> Result<DeviceBuffer> {
         DeviceBuffer::allocate(self.clone(), kind, len)
     }
@@ -76,7 +76,7 @@ impl Gpu {
     /// read and write.
     ///
     /// # Errors
-    /// The driver's: `CUDA_ERROR_OUT_OF_MEMORY`; `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
+    /// The driver's errors: `CUDA_ERROR_OUT_OF_MEMORY`; `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
     pub fn allocate_host(&self, len: usize) -> Result<HostBuffer> {
         HostBuffer::allocate(self.clone(), len)
     }
@@ -91,13 +91,12 @@ impl Gpu {
         HostBuffer::register(self.clone(), len)
     }
 
-    /// Opens another process's memory, on whichever GPU, for copies to this GPU. The other process
-    /// keeps it allocated until the returned value is dropped and the work queued with it has
-    /// completed.
+    /// Opens another process's memory, on whichever GPU, for copies to this GPU. The other process must keep it
+    /// allocated until the returned value is dropped and the work queued with it has completed.
     ///
     /// # Errors
     /// [`Error::OwnExport`] for memory of this process, except in the simulation;
-    /// [`Error::FalseExport`] if the memory is shorter than `export` says; the driver's errors:
+    /// [`Error::FalseExport`] if the memory is shorter than `export` specifies; the driver's errors:
     /// `CUDA_ERROR_INVALID_VALUE` for an invalid handle.
     pub fn import(
         &self,
@@ -110,7 +109,7 @@ impl Gpu {
     /// Creates a stream that does not synchronize with the default stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn stream(&self) -> Result<Stream> {
         Stream::create(self.clone())
     }

@@ -13,8 +13,7 @@ pub(crate) const STARTED: u32 = 1;
 pub(crate) const COPIED: u32 = 2;
 pub(crate) const SKIPPED: u32 = 3;
 
-/// The offset of the blocks' words from the word that cancels: a cache line, because the CPU polls
-/// them.
+/// The offset of the blocks' words from the word that cancels: a cache line, because the CPU polls the words.
 pub(crate) const STATES: usize = 64;
 const MOST_BLOCKS: u32 = 32;
 /// The number of bytes that all threads of a block copy at once.
@@ -23,22 +22,21 @@ const BYTES_OF_BLOCK: u64 = 8 << 10;
 /// The progress of a [`GuardedCopy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GuardedState {
-    /// It has not ended, and may still write.
+    /// The copy has not ended, and may still write.
     InProgress,
     /// All bytes have arrived.
     Complete,
-    /// It was cancelled, and writes nothing more. Some of the bytes may have arrived.
+    /// The copy was cancelled, and writes nothing more. Some of the bytes may have arrived.
     Cancelled,
 }
 
-/// A copy started by [`Stream::queue_guarded_copy`](crate::Stream::queue_guarded_copy), as the CPU
-/// sees it: words in page-locked memory report its progress and cancel it. Neither calls the
-/// driver, so a driver that is held up delays neither.
+/// A copy started by [`Stream::queue_guarded_copy`](crate::Stream::queue_guarded_copy), as the CPU sees it: words in
+/// page-locked memory report its progress and cancel it. Neither calls the driver, so a blocked driver delays neither.
 ///
-/// The blocks of a kernel copy the bytes. Each block first announces that it has started, then
-/// checks whether the copy is cancelled. A CPU that cancels a copy does the reverse: it cancels,
-/// then checks which blocks have started. At least one of the two sees the other. A block that has
-/// not started by then never touches the memory, and one that has started ends soon.
+/// The blocks of a kernel copy the bytes. Each block first announces that it has started, then checks whether the copy
+/// is cancelled. The CPU cancels in the opposite order: it writes the word that cancels, then checks which blocks have
+/// started. At least one of the two sees the other. A block that has not started by then never accesses the memory, and
+/// a block that has started ends soon.
 #[derive(Clone, Debug)]
 pub struct GuardedCopy {
     host: Arc<HostBuffer>,
@@ -71,7 +69,7 @@ impl GuardedCopy {
                 wanted: Self::LEN as u64,
                 len: host.len() as u64,
             })?,
-            // Never 0, which the words are before the first copy.
+            // Never 0, which is the value of the words before the first copy.
             number: 4 * (count % NUMBERS + 1) as u32,
             blocks: len
                 .div_ceil(BYTES_OF_BLOCK)
@@ -118,7 +116,7 @@ impl GuardedCopy {
     pub fn state(&self) -> GuardedState {
         let is_cancelled = self.load(0) == self.number;
         if is_cancelled {
-            // The states of the blocks are those after the word that cancels, on whichever thread that was written.
+            // Orders the loads of the blocks' states after the word that cancels, whichever thread wrote that word.
             fence(Ordering::SeqCst);
         }
         let mut all = GuardedState::Complete;
@@ -134,14 +132,14 @@ impl GuardedCopy {
         all
     }
 
-    /// Cancels the copy: blocks that have not started copy nothing. [`GuardedCopy::state`] shows
-    /// whether others have.
+    /// Cancels the copy: blocks that have not started copy nothing. [`GuardedCopy::state`] shows whether other blocks
+    /// have.
     pub fn cancel(&self) {
         self.store(0, self.number);
         fence(Ordering::SeqCst);
     }
 
-    /// Ends the copy if no kernel was or will be queued.
+    /// Ends a copy whose kernel was not and will not be queued.
     pub fn leave_out(&self) {
         self.cancel();
         for at in 0..self.blocks {

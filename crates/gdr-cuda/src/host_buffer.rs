@@ -12,20 +12,19 @@ use crate::volatile;
 
 /// Page-locked host memory that the CPU and a GPU use at the same time.
 ///
-/// 32-bit words serve as flags: what was written before [`HostBuffer::store_u32`] is visible to an
-/// observer of the flag, and what the other side wrote before its flag is visible after
-/// [`HostBuffer::load_u32`] returned that flag. Other bytes are not ordered among themselves.
+/// 32-bit words serve as flags: data written before [`HostBuffer::store_u32`] is visible to an observer of the flag,
+/// and data that the other side wrote before its flag is visible after [`HostBuffer::load_u32`] has returned that flag.
+/// Other bytes are not ordered among themselves.
 #[derive(Debug)]
 pub struct HostBuffer {
     gpu: Gpu,
     raw: RawHostAllocation,
 }
 
-// SAFETY: this value alone owns the memory until it is dropped, on any thread, and the methods of a
-// driver may be called from any thread.
+// SAFETY: this value alone owns the memory until it is dropped, on any thread, and the methods of a driver may be
+// called from any thread.
 unsafe impl Send for HostBuffer {}
-// SAFETY: every access is atomic or volatile, so concurrent accesses are allowed; the GPU makes them,
-// too.
+// SAFETY: every access is atomic or volatile, so concurrent accesses are allowed; the GPU makes them, too.
 unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
@@ -42,7 +41,7 @@ impl HostBuffer {
     /// Gives up the allocation without freeing it.
     pub(crate) fn into_raw(self) -> (Gpu, RawHostAllocation) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: moved out once, as `this` is not dropped.
+        // SAFETY: moved out only once, because `this` is not dropped.
         let gpu = unsafe { ptr::read(&this.gpu) };
         (gpu, this.raw)
     }
@@ -50,7 +49,7 @@ impl HostBuffer {
     /// Takes ownership of an allocation that [`HostBuffer::into_raw`] gave up.
     ///
     /// # Safety
-    /// It belongs to this driver and device, and nothing else owns or uses it.
+    /// The allocation belongs to this driver and device, and nothing else owns or uses it.
     pub(crate) unsafe fn from_raw(gpu: Gpu, raw: RawHostAllocation) -> Self {
         Self { gpu, raw }
     }
@@ -61,7 +60,7 @@ impl HostBuffer {
         self.raw.len
     }
 
-    /// Returns the GPU whose kernels can use it.
+    /// Returns the GPU whose kernels can use the memory.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }

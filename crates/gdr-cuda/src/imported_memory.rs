@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::pointer::DevicePtr;
 
-/// An allocation of another process that this one has opened ([`Gpu::import`]). It is closed when this value
-/// is dropped and all queued work that uses it is complete.
+/// An allocation of another process that this process has opened ([`Gpu::import`]). It is closed when this value is
+/// dropped and all queued work that uses it is complete.
 #[derive(Debug)]
 pub struct ImportedMemory {
     gpu: Gpu,
@@ -34,12 +34,12 @@ impl ImportedMemory {
         Ok(imported)
     }
 
-    /// Returns the GPU for which it was opened.
+    /// Returns the GPU for which the memory was opened.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// Returns what was opened.
+    /// Returns the export that was opened.
     pub fn export(&self) -> &DeviceExport {
         &self.export
     }

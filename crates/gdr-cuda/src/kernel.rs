@@ -1,16 +1,16 @@
-//! The workspace's kernels, and what each one reads and writes.
+//! The workspace's kernels, and the memory that each one reads and writes.
 //!
-//! On hardware they are PTX text, which the driver compiles at the first use; the simulation runs the
-//! same contracts on a thread.
+//! On hardware they are PTX text, which the driver compiles at the first use; the simulation runs kernels with the same
+//! contracts on a thread.
 
 use std::num::NonZeroU16;
 use std::ops::Range;
 
 use crate::pointer::DevicePtr;
 
-/// The kernels as PTX, with the NUL that the driver expects at the end.
+/// The kernels as PTX, terminated by the NUL that the driver expects.
 pub(crate) const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
-/// [`Launch::Push`] alone, which older GPUs cannot run.
+/// The PTX of [`Launch::Push`] alone, which older GPUs cannot run.
 pub(crate) const PUSH_PTX: &str = concat!(include_str!("push.ptx"), "\0");
 
 /// One kernel launch.
@@ -21,9 +21,9 @@ pub enum Launch {
     Fill {
         /// 4-byte aligned.
         dst: DevicePtr,
-        /// 32-bit words to write.
+        /// The number of 32-bit words to write.
         words: u64,
-        /// Which pattern.
+        /// The seed of the pattern.
         seed: u32,
     },
     /// Compares `words` 32-bit words at `src` with the pattern of `seed` and writes a
@@ -31,11 +31,11 @@ pub enum Launch {
     Verify {
         /// 4-byte aligned.
         src: DevicePtr,
-        /// 32-bit words to compare.
+        /// The number of 32-bit words to compare.
         words: u64,
-        /// Which pattern.
+        /// The seed of the pattern.
         seed: u32,
-        /// 8-byte aligned, 32 bytes; written whole.
+        /// 32 bytes, 8-byte aligned; all of them are written.
         report: DevicePtr,
     },
     /// Writes twice the value of each of the `words` 32-bit words at `src`, modulo 2^32, to `dst`.
@@ -44,54 +44,53 @@ pub enum Launch {
         src: DevicePtr,
         /// 4-byte aligned; `src` itself, or a range that does not overlap it.
         dst: DevicePtr,
-        /// 32-bit words to read and to write.
+        /// The number of 32-bit words to read and to write.
         words: u64,
     },
     /// Writes the [`Sum64`](crate::Sum64) of the `len` bytes at `src` to `sum`.
     Sum64 {
         /// 8-byte aligned.
         src: DevicePtr,
-        /// Bytes to read.
+        /// The number of bytes to read.
         len: u64,
-        /// 8-byte aligned, 8 bytes; written whole.
+        /// 8 bytes, 8-byte aligned; all of them are written.
         sum: DevicePtr,
     },
-    /// Copies `len` bytes at `src` to `dst` with `blocks` blocks, unless it is cancelled. Each
-    /// block writes `number + 1` to its word, then reads the first word of `guard`. If that is
-    /// `number`, the block writes `number + 3`, and nothing else; otherwise it copies its part,
-    /// then writes `number + 2`.
+    /// Copies `len` bytes at `src` to `dst` with `blocks` blocks, unless it is cancelled. Each block writes `number +
+    /// 1` to its word, then reads the first word of `guard`. If that word is `number`, the block only writes `number +
+    /// 3`; otherwise it copies its part, then writes `number + 2`.
     GuardedCopy {
         /// Copies are fastest if `src` and `dst` are multiples of 16.
         src: DevicePtr,
         /// Memory that does not overlap the source.
         dst: DevicePtr,
-        /// Bytes.
+        /// The length in bytes.
         len: u64,
-        /// 4-byte aligned page-locked memory, [`GuardedCopy::LEN`](crate::GuardedCopy::LEN) bytes: a word that the CPU
-        /// writes, and from byte 64 on one for each block.
+        /// 4-byte aligned page-locked memory of [`GuardedCopy::LEN`](crate::GuardedCopy::LEN) bytes: a word that the
+        /// CPU writes, and from byte 64 on one word for each block.
         guard: DevicePtr,
         /// A multiple of 4.
         number: u32,
         /// 1 to 32.
         blocks: u32,
     },
-    /// Copies the pieces that a table names, one piece per block. An entry consists of a piece's
-    /// address, its target offset from `dst`, and its length, 64 bits each.
+    /// Copies the pieces in a table, one piece per block. An entry consists of a piece's address, its offset from
+    /// `dst`, and its length, 64 bits each.
     Gather {
         /// 8-byte aligned, 24 bytes for each block. The table must be filled when the kernel is
         /// launched.
         table: DevicePtr,
-        /// Entries, at least 1.
+        /// The number of entries, at least 1.
         blocks: u32,
-        /// Pieces are copied fastest where it, their addresses and their offsets are multiples of 16.
+        /// Copies are fastest if this, the pieces' addresses and their offsets are multiples of 16.
         dst: DevicePtr,
-        /// Bytes from there on that the pieces go to.
+        /// The number of bytes at `dst` that contain all pieces.
         len: u64,
     },
-    /// The GPU's half of a round trip, `iterations` times: spin until the 32-bit word at `ping` is
-    /// the round's number (1, 2, ...); then read all payload words, or write the round's number to
-    /// them, by `direction`; then store the round's number at `pong`. The kernel ends without storing
-    /// `pong` when the 32-bit word at `stop` becomes non-zero.
+    /// The GPU's half of a round trip, `iterations` times. Polls until the 32-bit word at `ping` is the round's number
+    /// (1, 2, ...); then reads all payload words, or writes the round's number to them, depending on `direction`; then
+    /// stores the round's number at `pong`. The kernel ends without storing `pong` when the 32-bit word at `stop`
+    /// becomes non-zero.
     PingPong {
         /// The flag that the CPU writes and the GPU polls.
         ping: DevicePtr,
@@ -99,22 +98,22 @@ pub enum Launch {
         pong: DevicePtr,
         /// The flag that the CPU writes to end the kernel; page-locked host memory.
         stop: DevicePtr,
-        /// Rounds.
+        /// The number of rounds.
         iterations: u32,
-        /// 4-byte aligned payload of `data_words` words; ignored when that is 0.
+        /// 4-byte aligned payload of `data_words` words; ignored if that number is 0.
         data: DevicePtr,
-        /// 32-bit words of payload in each round.
+        /// The number of 32-bit payload words in each round.
         data_words: u64,
         /// The direction of the payload.
         direction: Direction,
-        /// Blocks of the launch; all must be resident at once.
+        /// The number of blocks; all must be resident at once.
         blocks: u32,
-        /// Threads of each block, 1 to 1024.
+        /// The number of threads of each block, 1 to 1024.
         threads: u32,
-        /// 8 bytes of zeroed device memory: the blocks' barrier.
+        /// 8 bytes of zeroed device memory for the blocks' barrier.
         barrier: DevicePtr,
-        /// 8 bytes of zeroed device memory: counts payload words that did not hold the round's
-        /// number ([`Direction::CpuToGpu`]).
+        /// 8 bytes of zeroed device memory that count the payload words that did not contain the round's number
+        /// ([`Direction::CpuToGpu`]).
         mismatches: DevicePtr,
     },
     /// Serves the requests that the CPU writes to `request`, one after another. Each request pushes
@@ -122,19 +121,18 @@ pub enum Launch {
     /// words: the first 4 bytes, the request's number, the other 4 bytes, the number again. Each
     /// half of a line arrives whole, so the CPU finds the number next to bytes that belong to it.
     ///
-    /// The kernel ends when no request has come for `idle_ns`, when `life_ns` have passed since its
-    /// start, or after the word 0. It then writes `launch` to `left`, after all lines. It needs a
-    /// Volta or later GPU.
+    /// The kernel ends when no request has arrived for `idle_ns`, when `life_ns` have passed since its start, or after
+    /// the word 0. It then writes `launch` to `left`, after all lines. It needs a Volta or later GPU.
     Push {
-        /// 8-byte aligned; the offsets of requests count from here.
+        /// The 8-byte aligned base of the requests' offsets.
         base: DevicePtr,
-        /// Bytes from there on that requests may name. A line may have up to 7 bytes after them.
+        /// The number of bytes from there on that requests may address. A line may extend up to 7 bytes past them.
         len: u64,
         /// 8-byte aligned device memory: a [`PushRequest`], or 0 before the first.
         request: DevicePtr,
         /// 16-byte aligned page-locked memory.
         lines: DevicePtr,
-        /// The number of lines there, and so the most that a request may have.
+        /// The number of lines there, which is the maximum number in a request.
         capacity: u64,
         /// 4-byte aligned page-locked memory.
         left: DevicePtr,
@@ -143,9 +141,9 @@ pub enum Launch {
         last: u32,
         /// The value that `left` gets when the kernel ends.
         launch: u32,
-        /// Nanoseconds.
+        /// The time without a request, in nanoseconds.
         idle_ns: u64,
-        /// Nanoseconds.
+        /// The time since the start, in nanoseconds.
         life_ns: u64,
     },
 }
@@ -154,23 +152,24 @@ pub enum Launch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushRequest {
     number: NonZeroU16,
-    /// In lines.
+    /// The offset in lines.
     offset: u64,
     lines: u64,
 }
 
 impl PushRequest {
-    /// Bytes of device memory in a line.
+    /// The number of bytes of device memory in a line.
     pub const LINE: u64 = 8;
-    /// Bytes of a line in host memory.
+    /// The number of bytes of a line in host memory.
     pub const LINE_IN_HOST: u64 = 16;
-    /// The most lines of a request.
+    /// The maximum number of lines in a request.
     pub const MOST_LINES: u64 = 1 << Self::COUNT_BITS;
     const COUNT_BITS: u32 = 13;
     const OFFSET_BITS: u32 = 35;
 
     /// Returns a request for `lines` lines, starting at `offset` bytes. `number` must differ from the previous
-    /// request's. `None` if the offset is not a multiple of 8, or if a value is out of range: 256 GiB, 1 to 8192 lines.
+    /// request's. `None` if the offset is not a multiple of 8, or if a value is out of range: an offset of 256 GiB or
+    /// more, or not 1 to 8192 lines.
     pub fn new(number: NonZeroU16, offset: u64, lines: u64) -> Option<Self> {
         let request = Self {
             number,
@@ -183,7 +182,7 @@ impl PushRequest {
         is_valid.then_some(request)
     }
 
-    /// Returns the request in a word that the kernel reads; `None` if the word asks the kernel to leave.
+    /// Returns the request in a word that the kernel reads, or `None` for the word that ends the kernel.
     pub(crate) fn of_word(word: u64) -> Option<Self> {
         let number = NonZeroU16::new((word >> (Self::COUNT_BITS + Self::OFFSET_BITS)) as u16)?;
         Some(Self {
@@ -213,7 +212,7 @@ impl PushRequest {
 /// The direction of the payload of a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// The CPU writes the round's number to every payload word before `ping`; the GPU checks.
+    /// The CPU writes the round's number to every payload word before `ping`; the GPU compares the words.
     CpuToGpu,
     /// The GPU writes the round's number to every payload word before `pong`.
     GpuToCpu,
@@ -222,21 +221,21 @@ pub enum Direction {
 /// The result of [`Launch::Verify`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Words that differ.
+    /// The number of words that differ.
     pub mismatches: u64,
-    /// Index of the first differing word; `u64::MAX` if none differs.
+    /// The index of the first word that differs; `u64::MAX` if none differs.
     pub first: u64,
     /// The expected value of that word.
     pub expected: u32,
-    /// Its value.
+    /// The actual value of that word.
     pub found: u32,
 }
 
 impl VerifyReport {
-    /// Bytes in memory: mismatches, first, expected, found, 64 bits each, little-endian.
+    /// The length in memory: mismatches, first, expected, found, 64 bits each, little-endian.
     pub const LEN: usize = 32;
 
-    /// Reads the four words a kernel wrote.
+    /// Reads the four words that a kernel wrote.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let word = |i: usize| {
             let mut raw = [0; 8];

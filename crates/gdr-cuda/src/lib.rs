@@ -37,7 +37,7 @@
 
 #![warn(clippy::disallowed_methods)]
 
-// `tests/sealed/outsider.rs`, which is included in tests of this crate, names it as other crates do.
+// `tests/sealed/outsider.rs`, which tests of this crate include, refers to this crate by name as other crates do.
 #[cfg(test)]
 extern crate self as gdr_cuda;
 

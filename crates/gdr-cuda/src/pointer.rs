@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::device::Ordinal;
 
-/// A device virtual address, such as `cuMemAlloc` returns.
+/// A device virtual address, as returned by `cuMemAlloc`.
 ///
 /// It is a number, not a CPU pointer: this workspace never dereferences it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ impl DevicePtr {
         }
     }
 
-    /// Bytes from `base` up to this address, or `None` when it lies below `base`.
+    /// Returns the number of bytes from `base` to this address, or `None` if it is below `base`.
     pub const fn offset_from(self, base: Self) -> Option<u64> {
         self.0.checked_sub(base.0)
     }
@@ -55,11 +55,11 @@ impl fmt::Display for DevicePtr {
 
 /// The driver's serial number of an allocation (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
 ///
-/// Unique in the process: when an address is freed and allocated again, its number changes.
+/// It is unique in the process: when an address is freed and allocated again, its number changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferId(pub u64);
 
-/// What kind of memory an address belongs to.
+/// The kind of memory that an address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PointerKind {
@@ -69,15 +69,15 @@ pub enum PointerKind {
     Host,
     /// Managed ("unified") memory, which migrates.
     Managed,
-    /// A CUDA array, or a kind that is newer than this library; the driver's number.
+    /// A CUDA array, or a kind that is newer than this library, with the driver's number.
     Other(u32),
 }
 
-/// The allocator of CUDA that memory is from.
+/// The CUDA allocator of some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Family {
-    /// `cuMemAlloc`: it can be shared by `cuIpcGetMemHandle`.
+    /// `cuMemAlloc`, whose memory can be shared by `cuIpcGetMemHandle`.
     Plain,
     /// A stream-ordered pool (`cuMemAllocAsync`).
     Pool,
@@ -90,9 +90,9 @@ pub enum Family {
 /// A range of device addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
-    /// Where it starts.
+    /// The start.
     pub base: DevicePtr,
-    /// Its length, bytes.
+    /// The length in bytes.
     pub size: u64,
 }
 
@@ -101,24 +101,25 @@ pub struct AddressRange {
 pub struct PointerInfo {
     /// The kind of memory.
     pub kind: PointerKind,
-    /// The GPU that owns it. For managed and host memory: the GPU on which it was allocated.
+    /// The GPU that owns it, or, for managed and host memory, the GPU on which it was allocated.
     pub device: Ordinal,
     /// The allocation's serial number.
     pub buffer: BufferId,
-    /// Where the allocation starts. For VMM memory: the `cuMemMap` mapping, not the reservation.
+    /// The start of the allocation. For VMM memory, this is the start of the `cuMemMap` mapping, not of the
+    /// reservation.
     pub base: DevicePtr,
-    /// The length of the allocation, bytes.
+    /// The length of the allocation in bytes.
     pub size: u64,
     /// The allocator.
     pub family: Family,
-    /// The driver's mapping that contains the allocation, where the driver reports it
-    /// (`CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR` and `_SIZE`): small allocations share a mapping of
-    /// 2 MiB, allocations of a pool one of 32 MiB or more.
+    /// The driver's mapping that contains the allocation, if the driver reports it
+    /// (`CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR` and `_SIZE`): small allocations share a mapping of 2 MiB, and
+    /// allocations of a pool a mapping of 32 MiB or more.
     pub mapping: Option<AddressRange>,
 }
 
 impl PointerInfo {
-    /// Bytes from `ptr` to the end of the allocation; 0 when `ptr` is outside of it.
+    /// Returns the number of bytes from `ptr` to the end of the allocation, or 0 if `ptr` is outside it.
     pub fn remaining(&self, ptr: DevicePtr) -> u64 {
         ptr.offset_from(self.base)
             .map_or(0, |offset| self.size.saturating_sub(offset))
@@ -130,10 +131,10 @@ impl PointerInfo {
     }
 
     /// Returns the further allocations of a range that starts in this one and ends at `end`: adjacent VMM mappings of
-    /// the same GPU, as growing buffers have them. `look` is [`Driver::pointer_info`](crate::Driver::pointer_info).
+    /// the same GPU, as in growing buffers. `look` is [`Driver::pointer_info`](crate::Driver::pointer_info).
     ///
     /// # Errors
-    /// The first address that is not allocated without a gap, where that is before `end`.
+    /// The end of the contiguous allocations, if it is before `end`.
     pub fn neighbours_up_to<E>(
         &self,
         end: DevicePtr,

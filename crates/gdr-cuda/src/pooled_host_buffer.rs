@@ -1,4 +1,4 @@
-//! Page-locked memory that is reused, and not freed while its driver exists.
+//! Page-locked memory that is reused, and is not freed while its driver exists.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -10,20 +10,20 @@ use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::host_buffer::HostBuffer;
 
-/// The most bytes kept for later use.
+/// The maximum number of bytes that are kept for later use.
 const MOST_KEPT: usize = 128 << 20;
 
-/// Unused memory.
+/// The unused memory of the pool.
 static UNUSED: Mutex<Vec<Unused>> = Mutex::new(Vec::new());
 
 /// Page-locked host memory from a pool of the process, to which it returns when dropped.
 ///
-/// To free page-locked memory, NVIDIA's driver waits for every kernel of the context, and most
-/// calls of all threads wait meanwhile. Memory that comes and goes while the program's kernels run
-/// is therefore kept, up to 128 MiB. Initially it contains what its last use left.
+/// To free page-locked memory, NVIDIA's driver waits for every kernel of the context, and most calls of all threads
+/// wait during that time. Memory that is allocated and freed while the program's kernels run is therefore kept, up to
+/// 128 MiB. Its initial contents are left over from its last use.
 ///
-/// A clone of the [`Arc`] may be queued on a [`Stream`](crate::Stream); memory that a stream still uses
-/// when this is dropped does not return to the pool.
+/// A clone of the [`Arc`] may be queued on a [`Stream`](crate::Stream). If a stream still uses the memory when this is
+/// dropped, the memory does not return to the pool.
 #[derive(Debug)]
 pub struct PooledHostBuffer(ManuallyDrop<Arc<HostBuffer>>);
 
@@ -34,9 +34,9 @@ struct Unused {
     raw: RawHostAllocation,
 }
 
-/// What an allocation in the pool does with its driver.
+/// Whether an allocation in the pool keeps its driver alive.
 enum Keep {
-    /// NVIDIA's driver stays, and with it the memory.
+    /// NVIDIA's driver is kept, together with the memory.
     Strong(Arc<dyn Driver>),
     /// A simulation ends with its last owner, together with its memory.
     Weak(Weak<dyn Driver>),
@@ -107,7 +107,7 @@ impl Drop for PooledHostBuffer {
     fn drop(&mut self) {
         // SAFETY: it is taken only here, and not used afterwards.
         let memory = unsafe { ManuallyDrop::take(&mut self.0) };
-        // A stream that timed out may still write there, and keeps it.
+        // A stream that timed out may still write to the memory, and then keeps it.
         let Some(memory) = Arc::into_inner(memory) else {
             return;
         };
@@ -117,14 +117,14 @@ impl Drop for PooledHostBuffer {
         if kept + memory.len() <= MOST_KEPT {
             unused.push(Unused::new(memory));
         } else {
-            // Freeing may wait: not while the pool is locked.
+            // Freeing may wait, so the pool is unlocked first.
             drop(unused);
             drop(memory);
         }
     }
 }
 
-/// Locks the list, which stays valid after a panic in a thread that had it locked.
+/// Locks the list, which stays valid even if a thread panicked while it held the lock.
 fn unused() -> MutexGuard<'static, Vec<Unused>> {
     UNUSED.lock().unwrap_or_else(PoisonError::into_inner)
 }

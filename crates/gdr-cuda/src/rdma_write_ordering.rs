@@ -7,7 +7,7 @@ use std::fmt;
 /// (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`, CUDA 11.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WritesOrdering {
-    /// No observer; also for a driver that is too old to report it.
+    /// No observer, or a driver that is too old to report it.
     None,
     /// The GPU that owns the memory.
     Owner,
@@ -16,7 +16,7 @@ pub enum WritesOrdering {
 }
 
 impl WritesOrdering {
-    /// From the value of the attribute. An unknown value counts as the next lower known one.
+    /// Converts the value of the attribute. An unknown value counts as the next lower known one.
     pub const fn from_attribute(value: u32) -> Self {
         match value {
             0..100 => Self::None,

@@ -19,7 +19,7 @@ use crate::imported_memory::ImportedMemory;
 use crate::kernel::{Launch, VerifyReport};
 use crate::pointer::DevicePtr;
 
-/// Polls before a wait begins to yield its CPU between polls.
+/// The number of polls before a wait begins to yield its CPU.
 const SPINS: u32 = 1000;
 
 /// Memory that queued work may still use.
@@ -43,7 +43,7 @@ impl InUse {
     }
 }
 
-/// Identifies a [`Stream`] in this process. No other stream has it, also later.
+/// Identifies a [`Stream`] in this process. It is never reused for another stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId(u64);
 
@@ -54,10 +54,10 @@ impl StreamId {
     }
 }
 
-/// A stream: work on it runs in order, concurrently with the default stream.
+/// A stream, whose work runs in order and concurrently with the default stream.
 ///
-/// The safe methods queue work and wait for it. After [`Error::Deadline`] the work stays queued, and
-/// the memory that it uses stays allocated until the stream is found idle.
+/// The safe methods queue work and wait for it. After [`Error::Deadline`] the work stays queued, and the memory that it
+/// uses stays allocated until the stream is found idle.
 #[derive(Debug)]
 pub struct Stream {
     id: StreamId,
@@ -71,9 +71,9 @@ pub struct Stream {
 /// The creator of a stream, which also destroys it.
 #[derive(Debug)]
 enum Origin {
-    /// The driver, for this value.
+    /// The driver, on behalf of this value.
     Driver,
-    /// Another library: the value that owns it.
+    /// Another library, with the value that owns the stream.
     Other(
         #[expect(dead_code, reason = "kept only to be dropped later")] Box<dyn Any + Send + Sync>,
     ),
@@ -91,15 +91,15 @@ impl Stream {
         })
     }
 
-    /// Wraps a stream that another library created, and keeps `owner` until this value is dropped, which
+    /// Wraps a stream that another library created, and keeps `owner` until this value is dropped. Dropping this value
     /// does not destroy the stream. The handle 0 is the legacy default stream.
     ///
-    /// Unlike a stream of [`Gpu::stream`], it keeps no memory for the work that is queued on it: other
-    /// work of that library may never leave it idle.
+    /// Unlike a stream from [`Gpu::stream`], it does not keep the memory of the work that is queued on it, because
+    /// other work of that library may never leave it idle.
     ///
     /// # Safety
-    /// - The stream is one of `gpu`'s primary context and is not destroyed until `owner` is dropped.
-    /// - The caller keeps the memory of work that is queued by this value until the work has ended.
+    /// - The stream belongs to `gpu`'s primary context and is not destroyed until `owner` is dropped.
+    /// - The caller keeps the memory of work that this value queues until the work has ended.
     pub unsafe fn from_owner(gpu: &Gpu, handle: u64, owner: impl Any + Send + Sync) -> Self {
         let device = gpu.info().ordinal;
         Self {
@@ -111,12 +111,13 @@ impl Stream {
         }
     }
 
-    /// Returns what distinguishes it from every other stream of this process, past ones included.
+    /// Returns an identifier that distinguishes the stream from every other stream of this process, including past
+    /// ones.
     pub fn id(&self) -> StreamId {
         self.id
     }
 
-    /// Returns its GPU.
+    /// Returns the stream's GPU.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
@@ -124,7 +125,7 @@ impl Stream {
     /// Writes `value` to every byte of `buffer`.
     ///
     /// # Errors
-    /// [`Error::ForeignBuffer`], [`Error::Deadline`], the driver's.
+    /// [`Error::ForeignBuffer`], [`Error::Deadline`], the driver's errors.
     pub fn fill(&self, buffer: &DeviceBuffer, value: u8, limit: Duration) -> Result<()> {
         self.queue(&[buffer], |driver| {
             // SAFETY: the buffer's own range, which `queue` keeps allocated.
@@ -137,8 +138,8 @@ impl Stream {
     /// `offset`, a multiple of 4.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] or [`Error::Misaligned`], with nothing written;
-    /// [`Error::ForeignBuffer`], [`Error::Deadline`], the driver's.
+    /// [`Error::OutOfRange`] or [`Error::Misaligned`], with nothing written; [`Error::ForeignBuffer`],
+    /// [`Error::Deadline`], the driver's errors.
     pub fn fill_pattern(
         &self,
         buffer: &DeviceBuffer,
@@ -152,8 +153,7 @@ impl Stream {
             return Ok(());
         }
         self.queue(&[buffer], |driver| {
-            // SAFETY: `words` words of the buffer at an aligned address; `queue` keeps it
-            // allocated.
+            // SAFETY: `words` words of the buffer at an aligned address; `queue` keeps it allocated.
             unsafe { driver.launch(self.raw, &Launch::Fill { dst, words, seed }) }
         })?;
         self.wait_for("the pattern fill", limit)
@@ -161,11 +161,11 @@ impl Stream {
 
     /// Compares `words` words at `offset`, a multiple of 4, with the pattern of `seed`.
     ///
-    /// If the buffer is written meanwhile, `found` may be newer than the value that was compared.
+    /// If the buffer is written at the same time, `found` may be newer than the compared value.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::ForeignBuffer`],
-    /// [`Error::Deadline`], the driver's.
+    /// [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::ForeignBuffer`], [`Error::Deadline`], the driver's
+    /// errors.
     pub fn verify_pattern(
         &self,
         buffer: &DeviceBuffer,
@@ -202,11 +202,11 @@ impl Stream {
         Ok(VerifyReport::from_bytes(&bytes))
     }
 
-    /// Queues a kernel that writes twice the value of each of the first `words` 32-bit words of `src`,
-    /// modulo 2^32, to `dst`, which may be the same buffer; returns, so [`Stream::wait`] for it.
+    /// Queues a kernel that writes twice the value of each of the first `words` 32-bit words of `src`, modulo 2^32, to
+    /// `dst`, which may be the same buffer. Returns without waiting: use [`Stream::wait`].
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], the driver's; nothing is written then.
+    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], the driver's errors; nothing is written.
     pub fn queue_double(&self, src: &DeviceBuffer, dst: &DeviceBuffer, words: u64) -> Result<()> {
         let launch = Launch::Double {
             src: word_range(src, 0, words)?,
@@ -217,19 +217,19 @@ impl Stream {
             return Ok(());
         }
         self.queue(&[src, dst], |driver| {
-            // SAFETY: `words` words at the beginning of each buffer, which is aligned; `queue` keeps
-            // both allocated. Two ranges are equal or of different allocations.
+            // SAFETY: `words` words at the beginning of each buffer, which is aligned; `queue` keeps both allocated.
+            // The two ranges are equal or in different allocations.
             unsafe { driver.launch(self.raw, &launch) }
         })
     }
 
-    /// Queues a kernel that writes the [`Sum64`](crate::Sum64) of `len` bytes at `offset` of `from` to
-    /// `to_offset` of `to`, 8 bytes in little-endian order, and returns; [`Stream::wait`] for it. Both
-    /// places are multiples of 8 in their memory.
+    /// Queues a kernel that writes the [`Sum64`](crate::Sum64) of `len` bytes at `offset` of `from` to `to_offset` of
+    /// `to`, 8 bytes in little-endian order. Returns without waiting: use [`Stream::wait`]. Both offsets are multiples
+    /// of 8.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::ForeignBuffer`],
-    /// [`Error::Overlap`], the driver's; nothing is written then.
+    /// [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::ForeignBuffer`], [`Error::Overlap`], the driver's errors;
+    /// nothing is written.
     pub fn queue_sum64(
         &self,
         from: &DeviceBuffer,
@@ -258,12 +258,12 @@ impl Stream {
         })
     }
 
-    /// Queues a copy of `len` bytes from page-locked host memory to `to_offset` of `to`, and
-    /// returns; [`Stream::wait`] for it. Until then, changes of the source may or may not be copied.
-    /// Both sides stay allocated until the stream is found idle.
+    /// Queues a copy of `len` bytes from page-locked host memory to `to_offset` of `to`. Returns without waiting: use
+    /// [`Stream::wait`]. Until then, changes of the source may or may not be copied. Both sides stay allocated until
+    /// the stream is found idle.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], the driver's; nothing is copied then.
+    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], the driver's errors; nothing is copied.
     pub fn queue_write(
         &self,
         from: &Arc<HostBuffer>,
@@ -283,9 +283,8 @@ impl Stream {
         })
     }
 
-    /// Queues a copy of `len` bytes at `from_offset` of `from` to page-locked host memory, and
-    /// returns; the copy is complete after [`Stream::wait`]. Both sides stay allocated until the
-    /// stream is found idle.
+    /// Queues a copy of `len` bytes at `from_offset` of `from` to page-locked host memory. Returns without waiting: the
+    /// copy is complete after [`Stream::wait`]. Both sides stay allocated until the stream is found idle.
     ///
     /// # Errors
     /// Same as [`Stream::queue_write`].
@@ -308,12 +307,11 @@ impl Stream {
         })
     }
 
-    /// Queues a copy of `len` bytes at `from_offset` of `from` to `to_offset` of `to`, and returns;
-    /// [`Stream::wait`] for it. Both stay allocated until the stream is found idle.
+    /// Queues a copy of `len` bytes at `from_offset` of `from` to `to_offset` of `to`. Returns without waiting: use
+    /// [`Stream::wait`]. Both stay allocated until the stream is found idle.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], [`Error::Overlap`], the driver's; nothing is
-    /// copied then.
+    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], [`Error::Overlap`], the driver's errors; nothing is copied.
     pub fn queue_copy(
         &self,
         from: &DeviceBuffer,
@@ -336,12 +334,11 @@ impl Stream {
         })
     }
 
-    /// Queues a copy of all pieces of `gather` to `offset` of `to`, and returns; [`Stream::wait`] for it. All stay
-    /// allocated until the stream is found idle.
+    /// Queues a copy of all pieces of `gather` to `offset` of `to`. Returns without waiting: use [`Stream::wait`]. All
+    /// buffers stay allocated until the stream is found idle.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], [`Error::Overlap`], the driver's; nothing is copied
-    /// then.
+    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], [`Error::Overlap`], the driver's errors; nothing is copied.
     pub fn queue_gather(&self, gather: &Arc<Gather>, to: &DeviceBuffer, offset: u64) -> Result<()> {
         let dst = to.range(offset, gather.end())?.start;
         for piece in gather.buffers() {
@@ -355,18 +352,18 @@ impl Stream {
         }
         let memory = InUse::Gather(Arc::clone(gather));
         self.queue_with(&[to], [memory], |driver| {
-            // SAFETY: the table has whole buffers only, `to` has room for all of them, nothing overlaps, and
-            // `queue_with` keeps all allocated.
+            // SAFETY: the table contains whole buffers only, `to` has room for all of them, nothing overlaps, and
+            // `queue_with` keeps all buffers allocated.
             unsafe { driver.launch(self.raw, &gather.launch(dst)) }
         })
     }
 
     /// Queues a copy of `len` bytes at `from_offset` of another process's memory to `to_offset` of `to`, and returns;
-    /// [`GuardedCopy::state`] says when it is complete. Until the stream is found idle, `to` stays allocated and `from`
-    /// opened. `copy` was made for this length, and nothing was queued for it.
+    /// [`GuardedCopy::state`] reports when it is complete. Until the stream is found idle, `to` stays allocated and
+    /// `from` open. `copy` must have been created for this length, and nothing may have been queued for it yet.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], the driver's; nothing is copied then.
+    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], the driver's errors; nothing is copied.
     pub fn queue_guarded_copy(
         &self,
         from: &Arc<ImportedMemory>,
@@ -386,8 +383,9 @@ impl Stream {
             InUse::Host(Arc::clone(copy.host())),
         ];
         self.queue_with(&[to], memory, |driver| {
-            // SAFETY: both ranges were checked, and `queue_with` keeps both and the words of the copy. One is of another
-            // process, so they do not overlap; in the simulation, where they may, a copy of overlapping bytes is defined.
+            // SAFETY: both ranges were checked, and `queue_with` keeps both and the words of the copy. One range
+            // belongs to another process, so they do not overlap; in the simulation, where they may, a copy of
+            // overlapping bytes is defined.
             unsafe { driver.launch(self.raw, &copy.launch(src, dst, len)) }
         })
     }
@@ -395,7 +393,7 @@ impl Stream {
     /// Like [`Stream::queue_guarded_copy`], to page-locked memory.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Stream::queue_guarded_copy`].
     pub fn queue_guarded_copy_to_host(
         &self,
         from: &Arc<ImportedMemory>,
@@ -424,16 +422,17 @@ impl Stream {
             InUse::Host(Arc::clone(copy.host())),
         ];
         self.queue_with(&[], memory, |driver| {
-            // SAFETY: both ranges were checked, and `queue_with` keeps both and the words of the copy. One is of another
-            // process, and of a GPU.
+            // SAFETY: both ranges were checked, and `queue_with` keeps both and the words of the copy. One range is GPU
+            // memory of another process, so they do not overlap.
             unsafe { driver.launch(self.raw, &copy.launch(src, dst, len as u64)) }
         })
     }
 
-    /// Queues a guarded copy of no bytes. When it is complete the kernel is loaded, so that no later copy waits for that.
+    /// Queues a guarded copy of no bytes. When it is complete, the kernel is loaded, so that no later copy waits for
+    /// loading.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn queue_empty_guarded_copy(&self, copy: &GuardedCopy) -> Result<()> {
         let nowhere = copy.host().gpu_ptr();
         let memory = InUse::Host(Arc::clone(copy.host()));
@@ -443,13 +442,13 @@ impl Stream {
         })
     }
 
-    /// Queues a write of the flag at `offset` of page-locked memory, a multiple of 4, and returns. The CPU
-    /// that finds `value` there ([`HostBuffer::load_u32`]) sees what the work queued before has written. The
-    /// memory stays allocated until the stream is found idle.
+    /// Queues a write of the flag at `offset` of page-locked memory, a multiple of 4, and returns. A CPU that reads
+    /// `value` there ([`HostBuffer::load_u32`]) sees the writes of the previously queued work. The memory stays
+    /// allocated until the stream is found idle.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`], the driver's: `CUDA_ERROR_NOT_SUPPORTED` before CUDA
-    /// 11.7. The flag is not written then.
+    /// [`Error::OutOfRange`], [`Error::Misaligned`], the driver's errors: `CUDA_ERROR_NOT_SUPPORTED` before CUDA 11.7.
+    /// The flag is then not written.
     pub fn queue_flag(&self, host: &Arc<HostBuffer>, offset: usize, value: u32) -> Result<()> {
         host.at(offset, 4)?;
         let flag = host.gpu_ptr().checked_add(offset as u64);
@@ -464,15 +463,15 @@ impl Stream {
         })
     }
 
-    /// Queues a call of `call` on the CPU, after everything queued before, and returns. Later work on
-    /// the stream waits for it.
+    /// Queues a call of `call` on the CPU, after all previously queued work, and returns. Later work on the stream
+    /// waits for it.
     ///
-    /// It runs on a thread of the driver. It must not call the driver, directly or by dropping memory
-    /// of a GPU, nor wait for a thread that does; it should be short. A panic in it is logged and ends
-    /// there. If earlier work on the stream fails, it is never called.
+    /// It runs on a thread of the driver. It must not call the driver, directly or by dropping memory of a GPU, nor
+    /// wait for a thread that does; it should be short. A panic in it is caught and logged. If earlier work on the
+    /// stream fails, it is never called.
     ///
     /// # Errors
-    /// The driver's; `call` is dropped then.
+    /// The driver's errors; `call` is then dropped.
     pub fn queue_call(&self, call: impl FnOnce() + Send + 'static) -> Result<()> {
         // SAFETY: `raw` is from this driver, and exists as long as this value.
         unsafe {
@@ -482,11 +481,11 @@ impl Stream {
         }
     }
 
-    /// Makes later work on this stream wait for everything that was queued on `other` before, and
-    /// returns. Work on `other` does not wait.
+    /// Makes later work on this stream wait for all work that was previously queued on `other`, and returns. Work on
+    /// `other` does not wait.
     ///
     /// # Errors
-    /// [`Error::ForeignStream`] if `other` belongs to another GPU; the driver's.
+    /// [`Error::ForeignStream`] if `other` belongs to another GPU; the driver's errors.
     pub fn queue_wait(&self, other: &Self) -> Result<()> {
         if !self.gpu.is_same(&other.gpu) {
             let (stream, other) = (self.gpu.info().ordinal, other.gpu.info().ordinal);
@@ -496,10 +495,10 @@ impl Stream {
         unsafe { self.gpu.driver().queue_wait(self.raw, other.raw) }
     }
 
-    /// Queues a kernel and returns; [`Stream::wait`] for it.
+    /// Queues a kernel. Returns without waiting: use [`Stream::wait`].
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     ///
     /// # Safety
     /// Every address in `launch` lies, with the length that the kernel's documentation states, in
@@ -541,7 +540,7 @@ impl Stream {
         Error::ForeignBuffer { buffer, stream }
     }
 
-    /// Like [`Stream::queue`], where the work uses memory of another kind too.
+    /// Like [`Stream::queue`], but the work also uses other kinds of memory.
     fn queue_with(
         &self,
         buffers: &[&DeviceBuffer],
@@ -557,10 +556,10 @@ impl Stream {
         if matches!(self.origin, Origin::Other(_)) {
             return submit(&**self.gpu.driver());
         }
-        // Locked while submitting: another thread that finds the stream idle cannot release these
-        // buffers between their entry here and their use.
+        // Locked while submitting, so that another thread that finds the stream idle cannot release these buffers
+        // between their entry here and their use.
         let mut in_use = self.in_use();
-        // Once each: a program may queue work on the same memory for ever and never wait.
+        // Each buffer is listed once, because a program may queue work on the same memory for ever and never wait.
         let buffers = buffers.iter().map(|it| InUse::Device(it.allocation()));
         for memory in buffers.chain(others) {
             if !in_use.iter().any(|it| it.is_same(&memory)) {
@@ -594,13 +593,13 @@ impl Stream {
             return Ok(false);
         }
         let done = mem::take(&mut *in_use);
-        // Freeing may take long: not while the list is locked.
+        // Freeing may take long, so the list is unlocked first.
         drop(in_use);
         drop(done);
         Ok(true)
     }
 
-    /// Locks the list, which stays valid after a panic in a thread that had it locked.
+    /// Locks the list, which stays valid even if a thread panicked while it held the lock.
     fn in_use(&self) -> MutexGuard<'_, Vec<InUse>> {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -613,8 +612,8 @@ impl Drop for Stream {
         }
         let idle = self.release_when_idle();
         if !matches!(idle, Ok(true)) {
-            // The GPU may still write to the memory, and there is no later point at which it can be
-            // freed: it is leaked, so that no other allocation gets it.
+            // The GPU may still write to the memory, and there is no later point at which it can be freed. It is
+            // leaked, so that no other allocation gets it.
             let leaked = mem::take(&mut *self.in_use());
             tracing::debug!(
                 ?idle,
@@ -630,7 +629,7 @@ impl Drop for Stream {
     }
 }
 
-/// Returns whether two ranges have a byte in common.
+/// Returns whether two ranges overlap.
 fn overlap(one: DevicePtr, one_len: u64, other: DevicePtr, other_len: u64) -> bool {
     one < other.checked_add(other_len).unwrap_or(other)
         && other < one.checked_add(one_len).unwrap_or(one)

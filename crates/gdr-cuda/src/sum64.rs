@@ -1,13 +1,13 @@
-//! A checksum that kernels and CPUs compute identically.
+//! A checksum that kernels and CPUs compute in the same way.
 
 /// 2^64 divided by the golden ratio, odd: the step of SplitMix64 (Steele, Lea and Flood, 2014).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The checksum of some content, whose parts can be added in any order.
+/// The checksum of some content, to which its parts can be added in any order.
 ///
-/// The sum, modulo 2^64, of the length and of a mixed value for each little-endian word of 8 bytes,
-/// which depends on the word and on its index. The last word is padded with zeros. Changing, moving
-/// or losing bytes therefore changes the sum. It detects errors, not forgery.
+/// It is the sum, modulo 2^64, of a mixed value of the length and a mixed value for each little-endian word of 8 bytes,
+/// which depends on the word and on its index. The last word is padded with zeros. Changing, moving or losing bytes
+/// therefore changes the sum. It detects errors, not forgery.
 ///
 /// ```
 /// use gdr_cuda::Sum64;
@@ -143,7 +143,7 @@ mod tests {
             }
             assert_ne!(sum(&moved), whole, "words 0 and {}", at / 8);
         }
-        // Zeros at the end count, too.
+        // Trailing zeros change the checksum, too.
         assert_ne!(sum(&[0; 8]), sum(&[0; 7]));
     }
 }

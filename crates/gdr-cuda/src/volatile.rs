@@ -1,26 +1,26 @@
 //! Copies between Rust memory and memory that a GPU, a NIC, another thread or another mapping may use
 //! at the same time.
 //!
-//! Such memory never belongs to a Rust allocation (the kernel or the GPU driver mapped it), and no
-//! reference to its bytes is ever made. Bytes move by volatile accesses: a concurrent writer can
-//! tear what is read, but the compiler can assume nothing about it. A copy of 1, 2, 4 or 8 bytes at
-//! an address that is a multiple of its size is a single access, so it is never torn.
+//! Such memory never belongs to a Rust allocation (the Linux kernel or the GPU driver mapped it), and no reference to
+//! its bytes is ever created. Bytes are copied by volatile accesses: a concurrent writer can tear the data that is
+//! read, but the compiler assumes nothing about it. A copy of 1, 2, 4 or 8 bytes at an address that is a multiple of
+//! its size is a single access, so it is never torn.
 //!
-//! The copies are not ordered, neither among themselves nor with other accesses. A caller that
-//! publishes what it wrote needs a fence or a release store afterwards; one that reads what another
-//! published needs an acquire load first. For memory behind a PCIe BAR, use the routines of
-//! gdr-copy, which know its line size and its fences.
+//! The copies are not ordered, neither among themselves nor with other accesses. A caller that publishes data needs a
+//! fence or a release store after writing it; a caller that reads published data needs an acquire load first. For
+//! memory of a PCIe BAR, use the routines of gdr-copy, which respect its line size and contain its fences.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 const WORD: usize = size_of::<u64>();
 
-/// Copies `bytes` to `dst`, in aligned 8-byte words where `dst` allows, in ascending order.
+/// Copies `bytes` to `dst` in ascending order, in aligned 8-byte words if `dst` permits.
 ///
 /// # Safety
-/// `dst` is valid for volatile writes of `bytes.len()` bytes, to which there are no references (so
-/// they do not overlap `bytes`). Where the memory lies outside every Rust allocation, other threads,
+/// `dst` is valid for volatile writes of `bytes.len()` bytes, to which there are no references (so they do not overlap
+/// `bytes`). If the memory lies outside every Rust allocation, other threads, processes and devices may access it at
+/// the same time.
 /// processes and devices may access it at the same time.
 #[inline]
 pub unsafe fn write(dst: *mut u8, bytes: &[u8]) {
@@ -40,7 +40,7 @@ pub unsafe fn write(dst: *mut u8, bytes: &[u8]) {
         // SAFETY: i < head.len() <= bytes.len(), in the caller's range.
         unsafe { ptr::write_volatile(dst.add(i), *byte) };
     }
-    // SAFETY: head.len() <= bytes.len(): at most one past the range.
+    // SAFETY: head.len() <= bytes.len(), so this is at most one past the range.
     let body = unsafe { dst.add(head.len()) };
     let (words, tail) = rest.as_chunks::<WORD>();
     for (i, word) in words.iter().enumerate() {
@@ -54,13 +54,12 @@ pub unsafe fn write(dst: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// Copies `bytes.len()` bytes at `src` into `bytes`, in aligned 8-byte words where `src` allows, in
-/// ascending order.
+/// Copies `bytes.len()` bytes at `src` into `bytes` in ascending order, in aligned 8-byte words if `src` permits.
 ///
 /// # Safety
-/// `src` is valid for volatile reads of `bytes.len()` bytes, to which there are no mutable references
-/// (so they do not overlap `bytes`). Where the memory lies outside every Rust allocation, other
-/// threads, processes and devices may access it at the same time.
+/// `src` is valid for volatile reads of `bytes.len()` bytes, to which there are no mutable references (so they do not
+/// overlap `bytes`). If the memory lies outside every Rust allocation, other threads, processes and devices may access
+/// it at the same time.
 #[inline]
 pub unsafe fn read(src: *const u8, bytes: &mut [u8]) {
     match bytes.len() {
@@ -81,7 +80,7 @@ pub unsafe fn read(src: *const u8, bytes: &mut [u8]) {
         // SAFETY: i < head.len() <= bytes.len(), in the caller's range.
         *byte = unsafe { ptr::read_volatile(src.add(i)) };
     }
-    // SAFETY: head.len() <= bytes.len(): at most one past the range.
+    // SAFETY: head.len() <= bytes.len(), so this is at most one past the range.
     let body = unsafe { src.add(head.len()) };
     let (words, tail) = rest.as_chunks_mut::<WORD>();
     for (i, word) in words.iter_mut().enumerate() {

@@ -1,7 +1,7 @@
-//! The table of driver functions, and how they are found.
+//! The table of driver functions, and the look-up of their addresses.
 //!
-//! Types and values follow `cuda.h` (CUDA 13); a version is the first in which a function has the
-//! signature declared here, as a parameter of `cuGetProcAddress`.
+//! Types and values follow `cuda.h` (CUDA 13). A version, as a parameter of `cuGetProcAddress`, is the first one in
+//! which a function has the signature declared here.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::mem;
@@ -12,7 +12,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use super::layout::{CUmemAccessDesc, CUmemAllocationProp, CUuuid};
 use crate::error::{Error, Result};
 
-/// `CUresult`, raw: any number may be returned.
+/// `CUresult`, as a raw number, because any number may be returned.
 pub(super) type Status = c_uint;
 /// `CUdevice`.
 pub(super) type CUdevice = c_int;
@@ -32,8 +32,8 @@ pub(super) struct CUipcMemHandle(pub(super) [u8; 64]);
 type GetProcAddress =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint) -> Status;
 
-/// Declares [`Api`]: `field: "name" @ version or "exported name", fn(...)`, required functions
-/// first, then those that older drivers lack.
+/// Declares [`Api`] by entries `field: "name" @ version or "exported name", fn(...)`: first the required functions,
+/// then those that older drivers lack.
 macro_rules! api {
     (
         required { $($(#[$doc:meta])* $field:ident: $name:literal @ $version:literal or $export:literal, ($($arg:ty),*);)* }
@@ -52,8 +52,8 @@ macro_rules! api {
                     $($field: {
                         let address = source.find($name, $version, $export);
                         let address = address.ok_or(Error::Symbol { symbol: $export })?;
-                        // SAFETY: a non-null function pointer of libcuda; its type is the one
-                        // that cuda.h declares for this name in this version.
+                        // SAFETY: a non-null function pointer of libcuda; cuda.h declares this type for this name in
+                        // this version.
                         unsafe {
                             mem::transmute::<
                                 *mut c_void,
@@ -85,7 +85,7 @@ api! {
         device_get_count: "cuDeviceGetCount" @ 2000 or "cuDeviceGetCount", (*mut c_int);
         device_get_name: "cuDeviceGetName" @ 2000 or "cuDeviceGetName",
             (*mut c_char, c_int, CUdevice);
-        /// Since CUDA 11.4 the UUID names a MIG instance, not the GPU that it is a part of.
+        /// Since CUDA 11.4 the UUID identifies a MIG instance, not the GPU that contains it.
         device_get_uuid: "cuDeviceGetUuid" @ 11040 or "cuDeviceGetUuid_v2",
             (*mut CUuuid, CUdevice);
         device_get_attribute: "cuDeviceGetAttribute" @ 2000 or "cuDeviceGetAttribute",
@@ -207,7 +207,7 @@ api! {
         flush_gpu_direct_rdma_writes:
             "cuFlushGPUDirectRDMAWrites" @ 11030 or "cuFlushGPUDirectRDMAWrites",
             (c_uint, c_uint);
-        /// Since CUDA 11.7 without an option of the kernel module.
+        /// Since CUDA 11.7, no option of the kernel module is needed for it.
         stream_write_value_32: "cuStreamWriteValue32" @ 11070 or "cuStreamWriteValue32_v2",
             (Opaque, CUdeviceptr, c_uint, c_uint);
         /// Since CUDA 6.0.
@@ -216,8 +216,8 @@ api! {
     }
 }
 
-/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`: the default stream is the legacy one, which synchronizes with
-/// other streams, independent of how this process was compiled.
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`: the default stream is the legacy one, which synchronizes with other streams,
+/// however this process was compiled.
 const LEGACY_STREAM: u64 = 1;
 
 /// Finds the addresses of functions.
@@ -232,9 +232,8 @@ impl Source {
             library: path.to_string_lossy().into_owned(),
             reason,
         };
-        // SAFETY: libcuda.so.1 supports being opened at run time. Another file is named by the user
-        // whose rights this process has (`library_path`), so its code can do nothing that this user
-        // could not do.
+        // SAFETY: libcuda.so.1 supports being opened at run time. Any other file is named by the user whose rights this
+        // process has (`library_path`), so its code can do only what this user can do.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| unloadable(reason(&error)))?;
         let mut source = Self {
@@ -257,7 +256,7 @@ impl Source {
         let get_proc_address = self.get_proc_address?;
         let name = CString::new(name).ok()?;
         let (mut address, mut found) = (ptr::null_mut(), 0);
-        // SAFETY: a NUL-terminated name and two places for answers; the call needs no `cuInit`.
+        // SAFETY: a NUL-terminated name and two places for the results; the call needs no `cuInit`.
         let status = unsafe {
             get_proc_address(
                 name.as_ptr(),
@@ -279,7 +278,7 @@ impl Source {
     }
 }
 
-/// Opens the library at `path`; also the address of `cuInit` inside it.
+/// Opens the library at `path`; also returns the address of `cuInit` inside it.
 pub(super) fn open(path: &OsStr) -> Result<(Api, *const c_void)> {
     let source = Source::open(path)?;
     let init = source

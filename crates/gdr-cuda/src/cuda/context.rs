@@ -1,4 +1,4 @@
-//! CUDA contexts: primary ones, and making one current for a call.
+//! CUDA contexts: the primary contexts, and making a context current for a call.
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -13,8 +13,8 @@ use crate::error::{CuResult, Error, Result};
 
 /// The primary contexts that this library has retained.
 ///
-/// A forked child inherits the map but not the contexts: there the driver returns
-/// `CUDA_ERROR_NOT_INITIALIZED`, and handles of the parent are not used.
+/// A forked child inherits the map but not the contexts: in the child, the driver returns `CUDA_ERROR_NOT_INITIALIZED`,
+/// and handles of the parent are not used.
 #[derive(Debug)]
 pub(super) struct PrimaryContexts {
     retained: Mutex<Retained>,
@@ -44,26 +44,26 @@ impl PrimaryContexts {
         }
     }
 
-    /// Returns the primary context of `device`, retained at its first use and then kept.
+    /// Returns the primary context of `device`, which is retained at its first use and then kept.
     fn get(&self, api: &Api, device: CUdevice) -> Result<Context> {
         let mut retained = self.lock();
         if let Some(context) = retained.by_device.get(&device) {
             return Ok(*context);
         }
         let mut context = ptr::null_mut();
-        // SAFETY: a place for the answer and a device from `cuDeviceGet`.
+        // SAFETY: a place for the result and a device from `cuDeviceGet`.
         let status = unsafe { (api.primary_ctx_retain)(&mut context, device) };
         check("cuDevicePrimaryCtxRetain", status)?;
         retained.by_device.insert(device, Context(context));
         Ok(Context(context))
     }
 
-    /// Returns whether this library has retained the one of `device`.
+    /// Returns whether this library has retained the primary context of `device`.
     fn has(&self, device: CUdevice) -> bool {
         self.lock().by_device.contains_key(&device)
     }
 
-    /// Releases the contexts. While the process exits, the driver may be deinitialized before.
+    /// Releases the contexts. At the exit of the process, the driver may already be deinitialized.
     pub(super) fn release(&self, api: &Api) {
         for (device, _) in self.lock().by_device.drain() {
             // SAFETY: this library retained the primary context of `device` once.
@@ -91,7 +91,7 @@ impl PrimaryContexts {
 #[must_use]
 pub(super) struct CurrentContext<'a> {
     api: &'a Api,
-    /// The current context is per thread.
+    /// Not `Send`, because the current context is per thread.
     _thread: PhantomData<*mut ()>,
 }
 
@@ -119,15 +119,15 @@ impl Drop for CurrentContext<'_> {
     }
 }
 
-/// Allows this thread calls that would invalidate a stream capture elsewhere in the process, until it
-/// is dropped ([`Cuda::relax_stream_capture`]).
+/// Permits calls by this thread that would otherwise invalidate a stream capture elsewhere in the process, until it is
+/// dropped ([`Cuda::relax_stream_capture`]).
 #[must_use = "the capture mode is restored when this is dropped"]
 #[derive(Debug)]
 pub struct CaptureGuard<'a> {
     api: &'a Api,
-    /// The mode to restore; `None` where it was not changed.
+    /// The mode to restore, or `None` if it was not changed.
     before: Option<u32>,
-    /// The mode is per thread.
+    /// Not `Send`, because the mode is per thread.
     _thread: PhantomData<*mut ()>,
 }
 
@@ -144,12 +144,12 @@ impl Drop for CaptureGuard<'_> {
 }
 
 impl Cuda {
-    /// While the guard exists, allocations and copies by this thread neither fail because of a stream
-    /// capture of another thread nor invalidate it (`cuThreadExchangeStreamCaptureMode`, relaxed).
-    /// Where the driver refuses, such as before it is initialized, nothing changes.
+    /// Lets allocations and copies by this thread neither fail because of a stream capture of another thread nor
+    /// invalidate it (`cuThreadExchangeStreamCaptureMode`, relaxed), as long as the guard exists. If the driver
+    /// refuses, for example before it is initialized, this has no effect.
     pub fn relax_stream_capture(&self) -> CaptureGuard<'_> {
         let mut mode = layout::CAPTURE_MODE_RELAXED;
-        // SAFETY: a valid mode, replaced by the one before.
+        // SAFETY: a valid mode, which the driver replaces by the previous one.
         let status = unsafe { (self.api.thread_exchange_stream_capture_mode)(&mut mode) };
         let before = (status == CuResult::SUCCESS.0).then_some(mode);
         CaptureGuard {
@@ -165,13 +165,13 @@ impl Cuda {
         CurrentContext::push(&self.api, self.contexts.get(&self.api, device)?)
     }
 
-    /// Makes the primary context of a stream's device current for a scope, if it was not destroyed:
-    /// `cudaDeviceReset` destroys it for the whole process, and the driver does not survive a handle
-    /// of what it was. A reset between this look and the call is not noticed.
+    /// Makes the primary context of a stream's device current for a scope, if it was not destroyed: `cudaDeviceReset`
+    /// destroys it for the whole process, and the driver crashes on a handle of the destroyed one. A reset between this
+    /// check and the call is not detected.
     pub(super) fn enter_of(&self, stream: RawStream) -> Result<CurrentContext<'_>> {
         let device = self.device(stream.device)?;
         let (mut flags, mut is_active) = (0, 0);
-        // SAFETY: a device from `cuDeviceGet`, and places for the answers.
+        // SAFETY: a device from `cuDeviceGet`, and places for the results.
         let status =
             unsafe { (self.api.primary_ctx_get_state)(device, &mut flags, &mut is_active) };
         check("cuDevicePrimaryCtxGetState", status)?;
@@ -182,10 +182,10 @@ impl Cuda {
         self.enter(stream.device)
     }
 
-    /// Makes a context of `device` current for a scope: the thread's current one where that belongs to this
-    /// device, else the primary one. For memory, which is accessible from every context of the
-    /// device: an application with its own context does not get a second one, which would take
-    /// hundreds of megabytes of GPU memory.
+    /// Makes a context of `device` current for a scope: the thread's current one if it belongs to this device,
+    /// otherwise the primary one. This is for memory, which is accessible from every context of the device: an
+    /// application with its own context does not get a second one, which would take hundreds of megabytes of GPU
+    /// memory.
     pub(super) fn enter_any(&self, device: Ordinal) -> Result<CurrentContext<'_>> {
         let number = self.device(device)?;
         match self.current_of(number) {
@@ -197,12 +197,12 @@ impl Cuda {
     /// Returns the thread's current context, if it belongs to `device`.
     fn current_of(&self, device: CUdevice) -> Option<Context> {
         let (mut context, mut current) = (ptr::null_mut(), 0);
-        // SAFETY: a place for the answer.
+        // SAFETY: a place for the result.
         let status = unsafe { (self.api.ctx_get_current)(&mut context) };
         if status != CuResult::SUCCESS.0 || context.is_null() {
             return None;
         }
-        // SAFETY: a place for the answer; a context is current.
+        // SAFETY: a place for the result; a context is current.
         let status = unsafe { (self.api.ctx_get_device)(&mut current) };
         (status == CuResult::SUCCESS.0 && current == device).then_some(Context(context))
     }
@@ -212,7 +212,7 @@ impl Cuda {
         let missing = |count| Error::NoSuchDevice { ordinal, count };
         let number = i32::try_from(ordinal.0).map_err(|_| missing(0))?;
         let mut device = 0;
-        // SAFETY: a place for the answer.
+        // SAFETY: a place for the result.
         let status = unsafe { (self.api.device_get)(&mut device, number) };
         if status == CuResult::INVALID_DEVICE.0 {
             return Err(missing(self.device_count()?));

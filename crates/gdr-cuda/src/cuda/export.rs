@@ -1,4 +1,4 @@
-//! Handles to share device memory with other processes and devices.
+//! Handles for sharing device memory with other processes and devices.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -17,8 +17,8 @@ use crate::driver::{DmaBuf, MemoryKind, RawAllocation, RawImport};
 use crate::error::{CuResult, Error, Result};
 use crate::pointer::{DevicePtr, Family, PointerKind};
 
-/// A reference on the VMM memory of an address ([`Cuda::retain_allocation`]); the memory is not freed
-/// while it exists.
+/// A reference to the VMM memory at an address ([`Cuda::retain_allocation`]); the memory is not freed while the
+/// reference exists.
 #[must_use = "the reference is released when this is dropped"]
 #[derive(Debug)]
 pub struct RetainedAllocation {
@@ -30,11 +30,11 @@ impl RetainedAllocation {
     /// Returns the handle types of the memory (`CUmemAllocationHandleType` bits; 1 is a POSIX file descriptor).
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's errors.
     pub fn handle_types(&self) -> Result<u32> {
         let mut prop = MaybeUninit::zeroed();
         let call = self.api.mem_get_allocation_properties;
-        // SAFETY: a place for the answer and a handle that this value owns.
+        // SAFETY: a place for the result and a handle that this value owns.
         let status = unsafe { call(prop.as_mut_ptr(), self.handle) };
         check("cuMemGetAllocationPropertiesFromHandle", status)?;
         // SAFETY: it was zeroed, which is a valid value, and the driver filled it in.
@@ -69,24 +69,24 @@ impl Drop for RetainedAllocation {
     }
 }
 
-/// Exports, from any thread and with any current context. Each runs in the context of `ptr`, or, for
-/// memory without a context (VMM and pool memory), in a context of `device`.
+/// Exports memory, from any thread and with any current context. Each call runs in the context of `ptr` or, for memory
+/// without a context (VMM and pool memory), in a context of `device`.
 impl Cuda {
-    /// Returns the handle with which other processes open the allocation of `ptr` (`cuIpcGetMemHandle`).
+    /// Returns the handle by which other processes open the allocation of `ptr` (`cuIpcGetMemHandle`).
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for managed, pool and VMM memory; others of the driver.
     pub fn ipc_handle(&self, device: Ordinal, ptr: DevicePtr) -> Result<[u8; 64]> {
         self.with_pointer_context(device, ptr, || {
             let mut handle = CUipcMemHandle([0; 64]);
-            // SAFETY: a place for the answer.
+            // SAFETY: a place for the result.
             let status = unsafe { (self.api.ipc_get_mem_handle)(&mut handle, ptr.get()) };
             check("cuIpcGetMemHandle", status)?;
             Ok(handle.0)
         })
     }
 
-    /// Returns the whole allocation of `ptr`, for other processes.
+    /// Exports the whole allocation of `ptr` to other processes.
     pub(super) fn export_allocation(
         &self,
         device: Ordinal,
@@ -100,7 +100,7 @@ impl Cuda {
                 return Err(Error::NotExportable { ptr, family });
             }
             let descriptor = memory.export_posix_fd()?;
-            // A mapping has its memory from the start on (`cuMemMap` takes no other offset than 0).
+            // A mapping starts at the start of its memory (`cuMemMap` accepts no other offset than 0).
             return Ok(ExportedMemory::by_descriptor(
                 descriptor, info.base, info.size,
             ));
@@ -117,7 +117,7 @@ impl Cuda {
         let call = "cuIpcOpenMemHandle";
         let _current = self.enter(device)?;
         let mut address = 0;
-        // SAFETY: a place for the answer; the driver checks the handle.
+        // SAFETY: a place for the result; the driver checks the handle.
         let status = unsafe {
             (self.api.ipc_open_mem_handle)(
                 &mut address,
@@ -131,7 +131,7 @@ impl Cuda {
         check(call, status)?;
         let ptr = DevicePtr::new(address);
         let (mut base, mut len) = (0, 0);
-        // SAFETY: two places for the answers.
+        // SAFETY: two places for the results.
         let status = unsafe { (self.api.mem_get_address_range)(&mut base, &mut len, address) };
         let mut import = RawImport {
             device,
@@ -150,7 +150,7 @@ impl Cuda {
         Ok(import)
     }
 
-    /// Opens VMM memory of another process by a duplicate of its descriptor.
+    /// Opens VMM memory of another process through a duplicate of its descriptor.
     pub(super) fn open_descriptor(
         &self,
         device: Ordinal,
@@ -162,7 +162,7 @@ impl Cuda {
         let number = ptr::without_provenance_mut(size(call, descriptor.as_raw_fd() as u64)?);
         let mut handle = 0;
         let import = self.api.mem_import_from_shareable_handle;
-        // SAFETY: a place for the answer; a descriptor is passed as a pointer, by its number.
+        // SAFETY: a place for the result; a descriptor is passed as a pointer, by its number.
         check(call, unsafe {
             import(&mut handle, number, HANDLE_TYPE_POSIX_FD)
         })?;
@@ -178,7 +178,7 @@ impl Cuda {
     /// Closes memory of another process.
     ///
     /// # Safety
-    /// It is open, and no queued work uses it.
+    /// The memory is open, and no queued work uses it.
     pub(super) unsafe fn close_import(&self, import: &RawImport) -> Result<()> {
         if let Some(handle) = import.handle {
             let mapping = RawAllocation {
@@ -201,12 +201,12 @@ impl Cuda {
     /// Returns a reference to the VMM memory mapped at `ptr` (`cuMemRetainAllocationHandle`).
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` where no VMM memory is mapped; others of the driver.
+    /// `CUDA_ERROR_INVALID_VALUE` if no VMM memory is mapped there; others of the driver.
     pub fn retain_allocation(&self, ptr: DevicePtr) -> Result<RetainedAllocation> {
         let mut handle = 0;
-        // The driver takes the device address as a pointer, which it does not dereference.
+        // The driver takes the device address as a pointer, but does not dereference it.
         let address = ptr::without_provenance_mut(size("cuMemRetainAllocationHandle", ptr.get())?);
-        // SAFETY: a place for the answer; any address may be asked for.
+        // SAFETY: a place for the result; any address may be queried.
         let status = unsafe { (self.api.mem_retain_allocation_handle)(&mut handle, address) };
         check("cuMemRetainAllocationHandle", status)?;
         Ok(RetainedAllocation {
@@ -216,11 +216,11 @@ impl Cuda {
     }
 
     /// Returns a dma-buf of `len` bytes at `ptr`, both multiples of the host's page size
-    /// (`cuMemGetHandleForAddressRange`). `flags` are `CUmemRangeFlags`; 0 asks for nothing special.
+    /// (`cuMemGetHandleForAddressRange`). `flags` are `CUmemRangeFlags`; 0 requests no special mapping.
     ///
     /// # Errors
-    /// [`Error::Symbol`] before CUDA 11.7; `CUDA_ERROR_NOT_SUPPORTED` where the GPU or the kernel
-    /// lacks it; `CUDA_ERROR_INVALID_VALUE` for managed memory; others of the driver.
+    /// [`Error::Symbol`] before CUDA 11.7; `CUDA_ERROR_NOT_SUPPORTED` if the GPU or the Linux kernel does not support
+    /// it; `CUDA_ERROR_INVALID_VALUE` for managed memory; others of the driver.
     pub fn dma_buf_fd(
         &self,
         device: Ordinal,
@@ -245,9 +245,9 @@ impl Cuda {
         })
     }
 
-    /// Returns a dma-buf that contains `len` bytes at `ptr`. Only whole host pages can be exported; where the driver
-    /// refuses these (memory of a pool is exported only from the start of its chunk), the dma-buf begins at the start
-    /// of the allocation.
+    /// Returns a dma-buf that contains `len` bytes at `ptr`. Only whole host pages can be exported. If the driver
+    /// refuses them (memory of a pool is exported only from the start of its chunk), the dma-buf begins at the start of
+    /// the allocation.
     pub(super) fn export_dma_buf(
         &self,
         device: Ordinal,
@@ -278,19 +278,19 @@ impl Cuda {
                 fd,
                 offset: first - start,
             }),
-            // The first error is the one of the requested range.
+            // Returns the error of the requested range.
             Err(_) => Err(error),
         }
     }
 
-    /// Start and length of the allocation of `ptr` (`cuMemGetAddressRange`).
+    /// Returns the start and length of the allocation of `ptr` (`cuMemGetAddressRange`).
     ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_FOUND` for an address of no allocation; others of the driver.
+    /// `CUDA_ERROR_NOT_FOUND` for an address outside every allocation; others of the driver.
     pub fn address_range(&self, device: Ordinal, ptr: DevicePtr) -> Result<(DevicePtr, u64)> {
         self.with_pointer_context(device, ptr, || {
             let (mut base, mut len) = (0, 0);
-            // SAFETY: two places for the answers.
+            // SAFETY: two places for the results.
             let status =
                 unsafe { (self.api.mem_get_address_range)(&mut base, &mut len, ptr.get()) };
             check("cuMemGetAddressRange", status)?;
@@ -307,6 +307,6 @@ fn own(call: &'static str, fd: c_int) -> Result<OwnedFd> {
             result: CuResult::INVALID_VALUE,
         });
     }
-    // SAFETY: the driver opened it during this call, and no other code has it.
+    // SAFETY: the driver opened it during this call, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

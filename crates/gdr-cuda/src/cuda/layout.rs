@@ -1,4 +1,4 @@
-//! Structures and numbers of `cuda.h` that cross into libcuda (CUDA 13, unchanged since 10.2).
+//! Structures and numbers of `cuda.h` that are passed to libcuda (CUDA 13, unchanged since 10.2).
 
 use std::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
 use std::mem::{offset_of, size_of};
@@ -67,9 +67,9 @@ const _: () = {
 pub(super) const HANDLE_TYPE_NONE: c_uint = 0;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub(super) const HANDLE_TYPE_POSIX_FD: c_uint = 1;
-/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS` of cuda.h.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 pub(super) const IPC_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 pub(super) const RANGE_HANDLE_TYPE_DMA_BUF_FD: c_uint = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
 pub(super) const GRANULARITY_MINIMUM: c_uint = 0;
@@ -83,7 +83,7 @@ pub(super) const HOST_REGISTER_PORTABLE_AND_MAPPED: c_uint = 1 | 2;
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(super) const EVENT_DISABLE_TIMING: c_uint = 2;
-/// `CU_STREAM_WRITE_VALUE_DEFAULT`: earlier writes of the stream are visible before.
+/// `CU_STREAM_WRITE_VALUE_DEFAULT`: earlier writes of the stream become visible before the value.
 pub(super) const WRITE_VALUE_DEFAULT: c_uint = 0;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 pub(super) const CAPTURE_MODE_RELAXED: c_uint = 2;
@@ -129,17 +129,17 @@ pub(super) mod pointer_attribute {
     pub(in crate::cuda) const SYNC_MEMOPS: c_uint = 6;
     /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`: 64 bits.
     pub(in crate::cuda) const BUFFER_ID: c_uint = 7;
-    /// `CU_POINTER_ATTRIBUTE_IS_MANAGED`: a boolean, of one byte or four by release.
+    /// `CU_POINTER_ATTRIBUTE_IS_MANAGED`: a boolean of one or four bytes, depending on the release.
     pub(in crate::cuda) const IS_MANAGED: c_uint = 8;
     /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`: `int`.
     pub(in crate::cuda) const DEVICE_ORDINAL: c_uint = 9;
-    /// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`: a boolean, of one byte or four.
+    /// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`: a boolean of one or four bytes.
     pub(in crate::cuda) const IS_IPC_CAPABLE: c_uint = 10;
     /// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`: `CUdeviceptr`.
     pub(in crate::cuda) const RANGE_START_ADDR: c_uint = 11;
     /// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`: `size_t`.
     pub(in crate::cuda) const RANGE_SIZE: c_uint = 12;
-    /// `CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE`: `CUmemoryPool`, null elsewhere.
+    /// `CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE`: `CUmemoryPool`, null for other memory.
     pub(in crate::cuda) const MEMPOOL_HANDLE: c_uint = 17;
     /// `CU_POINTER_ATTRIBUTE_MAPPING_SIZE`: `size_t`.
     pub(in crate::cuda) const MAPPING_SIZE: c_uint = 18;
@@ -159,7 +159,7 @@ pub(super) mod memory_type {
     pub(in crate::cuda) const DEVICE: c_uint = 2;
 }
 
-/// Memory on a device (`CU_MEM_LOCATION_TYPE_DEVICE`).
+/// Returns the location of memory on a device (`CU_MEM_LOCATION_TYPE_DEVICE`).
 pub(super) const fn on_device(device: CUdevice) -> CUmemLocation {
     CUmemLocation {
         kind: 1,
@@ -167,7 +167,7 @@ pub(super) const fn on_device(device: CUdevice) -> CUmemLocation {
     }
 }
 
-/// Uncompressed memory that does not migrate (`CU_MEM_ALLOCATION_TYPE_PINNED`).
+/// Returns the properties of uncompressed memory that does not migrate (`CU_MEM_ALLOCATION_TYPE_PINNED`).
 pub(super) const fn allocation_prop(
     device: CUdevice,
     handle_types: c_uint,
@@ -187,7 +187,7 @@ pub(super) const fn allocation_prop(
     }
 }
 
-/// Readable and writable by a device (`CU_MEM_ACCESS_FLAGS_PROT_READWRITE`).
+/// Returns read and write access by a device (`CU_MEM_ACCESS_FLAGS_PROT_READWRITE`).
 pub(super) const fn read_write(device: CUdevice) -> CUmemAccessDesc {
     CUmemAccessDesc {
         location: on_device(device),

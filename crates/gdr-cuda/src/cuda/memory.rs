@@ -1,4 +1,4 @@
-//! Allocating and freeing.
+//! Allocates and frees memory.
 
 use std::ffi::c_void;
 use std::{io, mem, ptr};
@@ -13,10 +13,10 @@ use crate::driver::{HostMemoryOrigin, MemoryKind, RawAllocation, RawHostAllocati
 use crate::error::{CuResult, Error, Result};
 use crate::pointer::DevicePtr;
 
-/// VMM memory during its allocation; undone on drop unless it was completed.
+/// VMM memory during its allocation, which is undone on drop unless it was completed.
 struct Reservation<'a> {
     cuda: &'a Cuda,
-    /// Bytes, a multiple of the granularity.
+    /// The length in bytes, a multiple of the granularity.
     len: usize,
     handle: Option<u64>,
     address: Option<u64>,
@@ -32,12 +32,12 @@ impl Drop for Reservation<'_> {
 }
 
 impl Reservation<'_> {
-    /// Undoes every step; all are tried, and the first error is returned.
+    /// Undoes all steps, even if one fails; returns the first error.
     fn undo(&mut self) -> Result<()> {
         let (api, len) = (&self.cuda.api, self.len);
         let mut results = [Ok(()), Ok(()), Ok(())];
         if let Some(address) = self.address.filter(|_| self.mapped) {
-            // SAFETY: mapped whole at this address, and out of use.
+            // SAFETY: the whole range is mapped at this address, and out of use.
             results[0] = check("cuMemUnmap", unsafe { (api.mem_unmap)(address, len) });
             self.mapped = false;
         }
@@ -46,7 +46,7 @@ impl Reservation<'_> {
             results[1] = check("cuMemRelease", unsafe { (api.mem_release)(handle) });
         }
         if let Some(address) = self.address.take() {
-            // SAFETY: reserved whole at this address, and unmapped above.
+            // SAFETY: the whole range is reserved at this address, and was unmapped above.
             results[2] = check("cuMemAddressFree", unsafe {
                 (api.mem_address_free)(address, len)
             });
@@ -55,17 +55,16 @@ impl Reservation<'_> {
     }
 }
 
-/// Pages of this process, unmapped on drop. A forked child does not have them: the GPU goes on using the
-/// parent's.
+/// Pages of this process, unmapped on drop. A forked child does not have them: the GPU continues to use the parent's.
 struct PrivatePages {
     address: *mut c_void,
     len: usize,
 }
 
 impl PrivatePages {
-    /// At least `len` zeroed bytes.
+    /// Maps at least `len` zeroed bytes.
     fn new(len: usize) -> Result<Self> {
-        // SAFETY: asks for a number.
+        // SAFETY: reads a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page = usize::try_from(page).unwrap_or(4096);
         let len = len.max(1).checked_next_multiple_of(page);
@@ -74,7 +73,7 @@ impl PrivatePages {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
         );
-        // SAFETY: new pages at an address of the kernel's choice.
+        // SAFETY: maps new pages at an address that the Linux kernel chooses.
         let address = unsafe { libc::mmap(ptr::null_mut(), len, access, kind, -1, 0) };
         if address == libc::MAP_FAILED {
             return Err(Error::Os {
@@ -114,7 +113,7 @@ impl Cuda {
         let api = &self.api;
         let mut address = 0;
         let status = match kind {
-            // SAFETY: a place for the answer, in the device's context.
+            // SAFETY: a place for the result, in the device's context.
             MemoryKind::Plain => unsafe { (api.mem_alloc)(&mut address, bytes) },
             // SAFETY: as above.
             MemoryKind::Managed => unsafe {
@@ -139,7 +138,7 @@ impl Cuda {
             handle: 0,
         };
         if kind == MemoryKind::Pool {
-            // Then every stream can use it, not only later work on the default stream.
+            // After this, every stream can use the memory, not only later work on the default stream.
             if let Err(error) = self.synchronize_default_stream() {
                 // SAFETY: allocated above, and not used yet.
                 let _ = unsafe { self.free_memory(&raw) };
@@ -164,7 +163,7 @@ impl Cuda {
         let prop = layout::allocation_prop(device, handle_types, rdma);
 
         let mut granularity = 0;
-        // SAFETY: a place for the answer and a filled-in property.
+        // SAFETY: a place for the result and an initialized property.
         let status = unsafe {
             (api.mem_get_allocation_granularity)(&mut granularity, &prop, GRANULARITY_MINIMUM)
         };
@@ -179,7 +178,7 @@ impl Cuda {
         let len_reserved = rounded.ok_or(invalid)?;
 
         let mut handle = 0;
-        // SAFETY: a place for the answer and a filled-in property; no flags exist.
+        // SAFETY: a place for the result and an initialized property; no flags exist.
         let status = unsafe { (api.mem_create)(&mut handle, len_reserved, &prop, 0) };
         check("cuMemCreate", status)?;
         let mapped = self.map_handle(ordinal, handle, len_reserved as u64)?;
@@ -190,7 +189,7 @@ impl Cuda {
         })
     }
 
-    /// Maps the first `len` bytes of VMM memory for `ordinal`, and takes its handle, which is released after an error.
+    /// Maps the first `len` bytes of VMM memory for `ordinal`. Takes the handle, which is released after an error.
     pub(super) fn map_handle(
         &self,
         ordinal: Ordinal,
@@ -207,22 +206,22 @@ impl Cuda {
         made.len = size("cuMemMap", len)?;
         let (api, device) = (&self.api, self.device(ordinal)?);
         let mut address = 0;
-        // SAFETY: a place for the answer; alignment and address are left to the driver.
+        // SAFETY: a place for the result; the driver chooses alignment and address.
         let status = unsafe { (api.mem_address_reserve)(&mut address, made.len, 0, 0, 0) };
         check("cuMemAddressReserve", status)?;
         made.address = Some(address);
 
-        // SAFETY: the memory, whose length the driver checks, at the whole of the reserved addresses.
+        // SAFETY: maps the memory, whose length the driver checks, at all of the reserved addresses.
         let status = unsafe { (api.mem_map)(address, made.len, 0, handle, 0) };
         check("cuMemMap", status)?;
         made.mapped = true;
 
         let access = layout::read_write(device);
-        // SAFETY: one descriptor, for what was mapped above.
+        // SAFETY: one descriptor, for the range that was mapped above.
         let status = unsafe { (api.mem_set_access)(address, made.len, &access, 1) };
         check("cuMemSetAccess", status)?;
 
-        // Complete: from here on `free_memory` frees it.
+        // Complete: from here on, `free_memory` frees it.
         made.handle = None;
         made.address = None;
         made.mapped = false;
@@ -237,7 +236,7 @@ impl Cuda {
     }
 
     /// # Safety
-    /// As for [`crate::Driver::free`].
+    /// Same as [`crate::Driver::free`].
     pub(super) unsafe fn free_memory(&self, allocation: &RawAllocation) -> Result<()> {
         let _current = self.enter_any(allocation.device)?;
         let (api, address) = (&self.api, allocation.ptr.get());
@@ -263,11 +262,11 @@ impl Cuda {
         }
     }
 
-    /// Frees in the order of a new stream without work. CUDA accepts memory of `cuMemAlloc` there, too,
-    /// and returns at once.
+    /// Frees memory in the order of a new stream without work. CUDA also accepts memory of `cuMemAlloc` there, and
+    /// returns at once.
     ///
     /// # Safety
-    /// As for [`crate::Driver::free_unwaited`].
+    /// Same as [`crate::Driver::free_unwaited`].
     pub(super) unsafe fn free_memory_unwaited(&self, allocation: &RawAllocation) -> Result<()> {
         if !matches!(allocation.kind, MemoryKind::Plain | MemoryKind::Pool) {
             // SAFETY: the caller's promise.
@@ -276,7 +275,7 @@ impl Cuda {
         let _current = self.enter_any(allocation.device)?;
         let api = &self.api;
         let mut stream = ptr::null_mut();
-        // SAFETY: a place for the answer; a context is current.
+        // SAFETY: a place for the result; a context is current.
         let status = unsafe { (api.stream_create)(&mut stream, layout::STREAM_NON_BLOCKING) };
         check("cuStreamCreate", status)?;
         // SAFETY: the caller's promise: the memory is out of use; the stream is new.
@@ -286,7 +285,7 @@ impl Cuda {
         if check("cuMemFreeAsync", status).is_ok() {
             return Ok(());
         }
-        // The driver may refuse memory of `cuMemAlloc` there: then wait.
+        // The driver may refuse memory of `cuMemAlloc` there; this then waits.
         // SAFETY: the caller's promise; the call above did not free the memory.
         unsafe { self.free_memory(allocation) }
     }
@@ -299,12 +298,12 @@ impl Cuda {
         let _current = self.enter(device)?;
         let mut cpu = ptr::null_mut();
         let flags = layout::HOST_ALLOC_PORTABLE_AND_MAPPED;
-        // SAFETY: a place for the answer, in the device's context.
+        // SAFETY: a place for the result, in the device's context.
         check("cuMemHostAlloc", unsafe {
             (self.api.mem_host_alloc)(&mut cpu, len, flags)
         })?;
         let mut gpu = 0;
-        // SAFETY: a place for the answer and memory allocated as mapped; no flags exist.
+        // SAFETY: a place for the result and memory that was allocated as mapped; no flags exist.
         let status = unsafe { (self.api.mem_host_get_device_pointer)(&mut gpu, cpu, 0) };
         if let Err(error) = check("cuMemHostGetDevicePointer", status) {
             // SAFETY: allocated above, and not used yet.
@@ -332,7 +331,7 @@ impl Cuda {
             (self.api.mem_host_register)(pages.address, pages.len, flags)
         })?;
         let mut gpu = 0;
-        // SAFETY: a place for the answer and memory registered as mapped; no flags exist.
+        // SAFETY: a place for the result and memory that was registered as mapped; no flags exist.
         let status = unsafe { (self.api.mem_host_get_device_pointer)(&mut gpu, pages.address, 0) };
         if let Err(error) = check("cuMemHostGetDevicePointer", status) {
             // SAFETY: registered above, and not used yet.
@@ -340,7 +339,7 @@ impl Cuda {
                 (self.api.mem_host_unregister)(pages.address)
             });
             if undone.is_err() {
-                // The driver may still have them.
+                // The driver may still use the pages.
                 mem::forget(pages);
             }
             return Err(error);
@@ -356,7 +355,7 @@ impl Cuda {
     }
 
     /// # Safety
-    /// As for [`crate::Driver::free_host`].
+    /// Same as [`crate::Driver::free_host`].
     pub(super) unsafe fn free_host_memory(
         &self,
         device: Ordinal,
@@ -372,8 +371,8 @@ impl Cuda {
                 })
             }
             HostMemoryOrigin::Registered => {
-                // SAFETY: the caller's promise: registered by `register_host_memory`, and out of use.
-                // After an error the driver may still have the pages, which stay mapped then.
+                // SAFETY: the caller's promise: registered by `register_host_memory`, and out of use. After an error
+                // the driver may still use the pages, which then stay mapped.
                 check("cuMemHostUnregister", unsafe {
                     (self.api.mem_host_unregister)(address)
                 })?;
@@ -386,7 +385,7 @@ impl Cuda {
 
     /// Waits for the default stream of the current context.
     pub(super) fn synchronize_default_stream(&self) -> Result<()> {
-        // SAFETY: null names the default stream.
+        // SAFETY: null denotes the default stream.
         let status = unsafe { (self.api.stream_synchronize)(ptr::null_mut()) };
         check("cuStreamSynchronize", status)
     }

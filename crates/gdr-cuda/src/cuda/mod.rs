@@ -38,8 +38,7 @@ use crate::rdma_write_ordering::{RemoteWrites, WritesOrdering};
 
 pub use self::context::CaptureGuard;
 
-/// The library that every NVIDIA driver installs; not `libcuda.so`, which may be the stub for
-/// linking.
+/// The library that every NVIDIA driver installs. Not `libcuda.so`, which may be the stub for linking.
 const LIBRARY: &str = "libcuda.so.1";
 
 /// The environment variable that names a file to load instead of `libcuda.so.1`.
@@ -47,9 +46,9 @@ const VARIABLE: &str = "GDR_LIBCUDA";
 
 /// NVIDIA's driver, loaded at run time; CUDA 11.4 (driver 470) or later.
 ///
-/// Loading does not initialize the driver: [`Driver::devices`] does (`cuInit`), which
-/// [`crate::Gpu`] calls. A process has to fork before that, as with any use of CUDA; in a child of a
-/// later fork every call returns `CUDA_ERROR_NOT_INITIALIZED`.
+/// Loading does not initialize the driver; [`Driver::devices`] does (`cuInit`), which [`crate::Gpu`] calls. As with any
+/// use of CUDA, a process has to fork before that: in the child of a later fork, every call returns
+/// `CUDA_ERROR_NOT_INITIALIZED`.
 ///
 /// Calls run in the primary context of their GPU, which the CUDA runtime uses, too. It is retained
 /// at its first use and released with this value. The caller's current context is restored after
@@ -73,16 +72,15 @@ unsafe impl Send for CodeAddress {}
 unsafe impl Sync for CodeAddress {}
 
 impl Cuda {
-    /// Returns the driver, if this process has loaded its library already. It is neither loaded nor initialized for the
-    /// caller.
+    /// Returns the driver if this process has already loaded its library. Neither loads nor initializes it.
     ///
-    /// Where it is not loaded, this takes well under a microsecond and does not ask the loader for the
-    /// library: it may be called at each registration of memory, and a child that is forked meanwhile can
-    /// load libraries. It takes no lock that a forked child could wait for.
+    /// If the library is not loaded, this takes well under a microsecond and does not call the loader. It may therefore
+    /// be called at each registration of memory, and a child that is forked at the same time can load libraries. It
+    /// takes no lock that a forked child could wait for.
     ///
     /// # Errors
-    /// Same as [`Cuda::load`], for a library that is loaded. After an error the library is treated as absent until
-    /// the process loads another one.
+    /// Same as [`Cuda::load`], for a library that is loaded. After an error the library is treated as absent until the
+    /// process loads another one.
     pub fn of_process() -> Result<Option<&'static Arc<Self>>> {
         static LOADED: LoadedLibrary = LoadedLibrary::new("libcuda.so");
         static DRIVER: AtomicPtr<Arc<Cuda>> = AtomicPtr::new(ptr::null_mut());
@@ -93,7 +91,7 @@ impl Cuda {
         if !LOADED.is_loaded() {
             return Ok(None);
         }
-        // SAFETY: with this flag the loader only looks for a library that is loaded.
+        // SAFETY: with this flag the loader only searches the loaded libraries.
         let loaded = unsafe { Library::open(Some(LIBRARY), RTLD_NOLOAD | RTLD_NOW) };
         let driver = match loaded {
             Ok(_) => Self::load().inspect_err(|_| LOADED.ignore())?,
@@ -108,24 +106,23 @@ impl Cuda {
         let driver = match known {
             Ok(_) => driver,
             Err(first) => {
-                // SAFETY: made above and never published.
+                // SAFETY: created above and never published.
                 drop(unsafe { Box::from_raw(driver) });
                 first
             }
         };
-        // SAFETY: a leaked value.
+        // SAFETY: the value was leaked.
         Ok(Some(unsafe { &*driver }))
     }
 
-    /// Loads `libcuda.so.1`, or the file that the environment variable `GDR_LIBCUDA` names.
-    /// Does not initialize the driver. The variable is ignored in a process that has more rights
-    /// than its caller (`AT_SECURE`: setuid, setgid, file capabilities).
+    /// Loads `libcuda.so.1`, or the file that the environment variable `GDR_LIBCUDA` names. Does not initialize the
+    /// driver. The variable is ignored in a process with more rights than its caller (`AT_SECURE`: setuid, setgid, file
+    /// capabilities).
     ///
     /// # Errors
-    /// [`Error::Library`] where it cannot be loaded, [`Error::Symbol`] where it is older than CUDA
-    /// 11.4.
+    /// [`Error::Library`] if it cannot be loaded, [`Error::Symbol`] if it is older than CUDA 11.4.
     pub fn load() -> Result<Arc<Self>> {
-        // A library of the caller's choice is loaded only with the caller's rights.
+        // A library that the caller chooses is loaded only with the caller's rights.
         match gdr_process::variable(VARIABLE).filter(|path| !path.is_empty()) {
             Some(path) => Self::load_from(&path),
             None => Self::load_from(OsStr::new(LIBRARY)),
@@ -135,7 +132,7 @@ impl Cuda {
     fn load_from(path: &OsStr) -> Result<Arc<Self>> {
         let (api, init) = api::open(path)?;
         let mut number = 0;
-        // SAFETY: a place for the answer; this call needs no `cuInit`.
+        // SAFETY: a place for the result; this call needs no `cuInit`.
         check("cuDriverGetVersion", unsafe {
             (api.driver_get_version)(&mut number)
         })?;
@@ -148,24 +145,24 @@ impl Cuda {
         }))
     }
 
-    /// Returns the address of `cuInit` inside the library, by which the loaded object can be found.
+    /// Returns the address of `cuInit` inside the library, which identifies the loaded object.
     pub fn symbol_address(&self) -> *const c_void {
         self.init.0
     }
 
     fn device_count(&self) -> Result<u32> {
         let mut count = 0;
-        // SAFETY: a place for the answer.
+        // SAFETY: a place for the result.
         check("cuDeviceGetCount", unsafe {
             (self.api.device_get_count)(&mut count)
         })?;
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
-    /// Returns an attribute of a device; 0 where the driver is too old to know it.
+    /// Returns an attribute of a device, or 0 if the driver is too old to know it.
     fn attribute(&self, device: CUdevice, attribute: c_int) -> Result<c_int> {
         let mut value = 0;
-        // SAFETY: a place for the answer and a device from `cuDeviceGet`.
+        // SAFETY: a place for the result and a device from `cuDeviceGet`.
         let status = unsafe { (self.api.device_get_attribute)(&mut value, attribute, device) };
         if status == CuResult::INVALID_VALUE.0 {
             return Ok(0);
@@ -192,12 +189,12 @@ impl Cuda {
         let bdf: Bdf = text(&bus_id).parse().map_err(|_| unreadable())?;
 
         let mut uuid = CUuuid::default();
-        // SAFETY: a place for the answer and a device from `cuDeviceGet`.
+        // SAFETY: a place for the result and a device from `cuDeviceGet`.
         let status = unsafe { (self.api.device_get_uuid)(&mut uuid, device) };
         check("cuDeviceGetUuid", status)?;
 
         let mut total_memory = 0;
-        // SAFETY: a place for the answer and a device from `cuDeviceGet`.
+        // SAFETY: a place for the result and a device from `cuDeviceGet`.
         let status = unsafe { (self.api.device_total_mem)(&mut total_memory, device) };
         check("cuDeviceTotalMem", status)?;
 
@@ -243,7 +240,7 @@ impl Driver for Cuda {
     }
 
     fn devices(&self) -> Result<Vec<DeviceInfo>> {
-        // SAFETY: 0 is the only flag there is; a second call does nothing.
+        // SAFETY: 0 is the only valid flag; a second call has no effect.
         check("cuInit", unsafe { (self.api.init)(0) })?;
         (0..self.device_count()?)
             .map(|number| self.describe(Ordinal(number)))
@@ -321,7 +318,7 @@ impl Driver for Cuda {
     fn create_stream(&self, device: Ordinal) -> Result<RawStream> {
         let _current = self.enter(device)?;
         let mut stream: Opaque = ptr::null_mut();
-        // SAFETY: a place for the answer, in the device's context.
+        // SAFETY: a place for the result, in the device's context.
         let status = unsafe { (self.api.stream_create)(&mut stream, layout::STREAM_NON_BLOCKING) };
         check("cuStreamCreate", status)?;
         Ok(RawStream {
@@ -332,7 +329,7 @@ impl Driver for Cuda {
 
     unsafe fn destroy_stream(&self, stream: RawStream) -> Result<()> {
         let _current = self.enter_of(stream)?;
-        // SAFETY: the caller's promise: made by `create_stream`, not destroyed yet.
+        // SAFETY: the caller's promise: created by `create_stream`, not destroyed yet.
         check("cuStreamDestroy", unsafe {
             (self.api.stream_destroy)(stream_of(stream))
         })
@@ -340,7 +337,7 @@ impl Driver for Cuda {
 
     unsafe fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
         let _current = self.enter_of(stream)?;
-        // SAFETY: the caller's promise: made by `create_stream`, not destroyed yet.
+        // SAFETY: the caller's promise: created by `create_stream`, not destroyed yet.
         let status = unsafe { (self.api.stream_query)(stream_of(stream)) };
         if status == CuResult::NOT_READY.0 {
             return Ok(StreamState::Busy);
@@ -360,7 +357,7 @@ impl Driver for Cuda {
         // SAFETY: the caller's promise about both ranges.
         let status = unsafe { (self.api.memcpy_htod)(dst.get(), src.cast(), len) };
         check("cuMemcpyHtoD", status)?;
-        // For pageable memory the call returns once the bytes are staged, before they have arrived.
+        // For pageable memory the call returns once the bytes are staged, which is before they arrive.
         self.synchronize_default_stream()
     }
 
@@ -427,8 +424,8 @@ impl Driver for Cuda {
     unsafe fn queue_host_call(&self, stream: RawStream, call: HostCall) -> Result<()> {
         let _current = self.enter_of(stream)?;
         let call = Box::into_raw(Box::new(call));
-        // SAFETY: the driver calls the function once at most, with this pointer, as the streams of this
-        // crate are not captured into graphs.
+        // SAFETY: the driver calls the function at most once, with this pointer, because the streams of this crate are
+        // not captured into graphs.
         let status =
             unsafe { (self.api.launch_host_func)(stream_of(stream), run_host_call, call.cast()) };
         check("cuLaunchHostFunc", status).inspect_err(|_| {
@@ -454,7 +451,7 @@ impl Driver for Cuda {
                 (self.api.stream_wait_event)(stream_of(stream), event, 0)
             })
         });
-        // SAFETY: this function owns the event. The driver keeps what queued work still needs of it.
+        // SAFETY: this function owns the event. The driver keeps the event as long as queued work needs it.
         let destroyed = check("cuEventDestroy", unsafe { (self.api.event_destroy)(event) });
         waits.and(destroyed)
     }
@@ -501,17 +498,17 @@ fn size(call: &'static str, len: u64) -> Result<usize> {
     })
 }
 
-/// Calls what [`Driver::queue_host_call`] queued.
+/// Calls the function that [`Driver::queue_host_call`] queued.
 ///
 /// # Safety
-/// `call` is a pointer of that function, and this is its only call.
+/// `call` is the pointer that was queued with this function, and this is its only call.
 unsafe extern "C" fn run_host_call(call: *mut c_void) {
     // SAFETY: the caller's promise.
     let call = unsafe { Box::from_raw(call.cast::<HostCall>()) };
     call.run();
 }
 
-/// Returns the `CUstream` behind a handle.
+/// Returns the `CUstream` of a handle.
 fn stream_of(stream: RawStream) -> Opaque {
     ptr::with_exposed_provenance_mut(stream.handle as usize)
 }

@@ -1,4 +1,4 @@
-//! Launching the kernels.
+//! Launches the kernels.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -12,13 +12,13 @@ use crate::driver::RawStream;
 use crate::error::Result;
 use crate::kernel::{Direction, Launch, PTX, PUSH_PTX};
 
-/// Threads of a block that streams through memory.
+/// The number of threads of a block that streams through memory.
 const THREADS: u32 = 256;
-/// Blocks that fill a GPU of 132 multiprocessors with 8 each; kernels stride over the rest.
+/// The number of blocks that fill a GPU of 132 multiprocessors with 8 each; kernels stride over the rest.
 const MOST_BLOCKS: u32 = 132 * 8;
-/// Threads of a block that copies: each one 16 bytes at once.
+/// The number of threads of a block that copies, each 16 bytes at once.
 const COPY_THREADS: u32 = 512;
-/// Threads that push: one for each line of 4 KiB.
+/// The number of threads that push: one for each line of 4 KiB.
 const PUSH_THREADS: u32 = 512;
 
 /// The functions of the kernels on one GPU.
@@ -46,7 +46,7 @@ struct PushFunction(Opaque);
 // SAFETY: a handle into a module, which any thread may launch.
 unsafe impl Send for PushFunction {}
 
-/// The kernels of every GPU that launched one. They exist as long as their context.
+/// The kernels of every GPU that has launched one. They exist as long as their context.
 #[derive(Debug)]
 pub(super) struct Modules {
     by_device: Mutex<HashMap<Ordinal, Functions>>,
@@ -93,7 +93,7 @@ fn parameter<T>(value: &T) -> *mut c_void {
 
 impl Cuda {
     /// # Safety
-    /// As for [`crate::Driver::launch`].
+    /// Same as [`crate::Driver::launch`].
     pub(super) unsafe fn launch_kernel(&self, stream: RawStream, launch: &Launch) -> Result<()> {
         let _current = self.enter_of(stream)?;
         let functions = || self.functions(stream.device);
@@ -175,7 +175,7 @@ impl Cuda {
                     blocks,
                     threads: COPY_THREADS,
                 };
-                // SAFETY: the parameters of `gdr_gather`; the caller's promise about the table and all that it
+                // SAFETY: the parameters of `gdr_gather`; the caller's promise about the table and all memory that it
                 // names.
                 unsafe { self.run(functions()?.gather, grid, stream, &mut values) }
             }
@@ -273,7 +273,7 @@ impl Cuda {
         check("cuLaunchKernel", status)
     }
 
-    /// Returns the kernels of a GPU whose primary context is current, compiled at their first use.
+    /// Returns the kernels of a GPU whose primary context is current. Compiles them at their first use.
     fn functions(&self, device: Ordinal) -> Result<Functions> {
         let modules = &self.modules.by_device;
         let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);
@@ -314,7 +314,7 @@ impl Cuda {
     /// Compiles a module in the current context.
     fn load_module(&self, ptx: &'static str) -> Result<Opaque> {
         let mut module = ptr::null_mut();
-        // SAFETY: a place for the answer and PTX text that ends in NUL.
+        // SAFETY: a place for the result and PTX text that ends with a NUL.
         let status = unsafe { (self.api.module_load_data)(&mut module, ptx.as_ptr().cast()) };
         check("cuModuleLoadData", status)?;
         Ok(module)
@@ -323,7 +323,7 @@ impl Cuda {
     fn find_function(&self, module: Opaque, name: &CStr) -> Result<Opaque> {
         let mut function = ptr::null_mut();
         let get = self.api.module_get_function;
-        // SAFETY: a place for the answer, a module of `load_module` and a NUL-terminated name.
+        // SAFETY: a place for the result, a module from `load_module` and a NUL-terminated name.
         check("cuModuleGetFunction", unsafe {
             get(&mut function, module, name.as_ptr())
         })?;

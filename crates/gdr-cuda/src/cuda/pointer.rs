@@ -1,4 +1,4 @@
-//! Queries about an address.
+//! Queries of the properties of an address.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -35,7 +35,7 @@ struct Placement {
 
 impl Cuda {
     pub(super) fn query(&self, ptr: DevicePtr) -> Result<PointerInfo> {
-        // The call fails where the driver does not know one of the attributes.
+        // The call fails if the driver does not know one of the attributes.
         let mut answers = Attributes {
             placement: Some(Placement::default()),
             ..Attributes::default()
@@ -45,7 +45,7 @@ impl Cuda {
             answers = Attributes::default();
             status = self.attributes_of(ptr, &mut answers);
         }
-        // The error for addresses outside of unified addressing differs between releases.
+        // The error for addresses outside unified addressing differs between releases.
         let unknown = [CuResult::INVALID_VALUE, CuResult::INVALID_CONTEXT];
         if unknown.contains(&CuResult(status)) {
             return Err(Error::UnknownPointer { ptr });
@@ -85,8 +85,8 @@ impl Cuda {
                 (&raw mut placement.mapping_size).cast(),
             ]);
         }
-        // SAFETY: as many places as attributes, each of the attribute's type; the plural call
-        // needs no current context and takes any address.
+        // SAFETY: as many places as attributes, each of the attribute's type; this call needs no current context and
+        // takes any address.
         unsafe {
             (self.api.pointer_get_attributes)(
                 attributes.len() as c_uint,
@@ -97,9 +97,9 @@ impl Cuda {
         }
     }
 
-    /// Runs `call` in the context in which `ptr` was allocated; where it has none (VMM and pool
-    /// memory), in the thread's current context of `device`, or else in the primary one. Allocations
-    /// and copies in `call` use that context, too.
+    /// Runs `call` in the context in which `ptr` was allocated. If it has none (VMM and pool memory), uses the thread's
+    /// current context of `device`, or otherwise the primary one. Allocations and copies in `call` use that context,
+    /// too.
     ///
     /// # Errors
     /// The driver's errors, and the errors of `call`.
@@ -130,7 +130,7 @@ impl Cuda {
         })
     }
 
-    /// Flushes writes of other devices to the GPU of `ptr`.
+    /// Flushes other devices' writes to the GPU of `ptr`.
     pub(super) fn flush_writes(&self, device: Ordinal, ptr: DevicePtr) -> Result<()> {
         let flush = self.api.flush_gpu_direct_rdma_writes.ok_or(Error::Symbol {
             symbol: "cuFlushGPUDirectRDMAWrites",
@@ -165,7 +165,7 @@ impl Attributes {
         };
         let device = match u32::try_from(self.device) {
             Ok(device) => Ordinal(device),
-            // Host memory that is not of one GPU; every GPU can access it.
+            // Host memory that does not belong to one GPU; every GPU can access it.
             Err(_) if kind != PointerKind::Device => Ordinal(0),
             Err(_) => return Err(Error::UnknownPointer { ptr }),
         };
@@ -188,7 +188,7 @@ impl Attributes {
             base: DevicePtr::new(self.start),
             size: self.size as u64,
         };
-        // For VMM memory the range is the whole reservation, with its unmapped parts.
+        // For VMM memory the range is the whole reservation, including its unmapped parts.
         let AddressRange { base, size } = match (family, mapping) {
             (Family::Vmm, Some(mapping)) => mapping,
             _ => range,

@@ -14,24 +14,23 @@ use crate::pointer::DevicePtr;
 
 /// An allocator of probe memory on one GPU, within [`Cuda::with_probe_memory`].
 ///
-/// The process may have a running kernel that never ends by itself, and streams under capture. So no
-/// method uses the default stream, frees memory by a call that waits for the GPU, or waits without a
-/// deadline.
+/// The process may have a running kernel that never ends by itself, and streams under capture. No method therefore uses
+/// the default stream, frees memory by a call that waits for the GPU, or waits without a deadline.
 #[derive(Debug)]
 pub struct ProbeAllocator<'cuda> {
     cuda: &'cuda Cuda,
     device: Ordinal,
     stream: Opaque,
     buffers: Vec<RawAllocation>,
-    /// Its context is current on this thread only.
+    /// Not `Send`, because its context is current on this thread only.
     _thread: PhantomData<*mut ()>,
 }
 
 impl Cuda {
     /// Runs `work` with an allocator of probe memory on `device`, in the context of `ptr`.
     ///
-    /// Memory of [`MemoryKind::Plain`] stays allocated as long as the context: `cuMemFree` waits for
-    /// all kernels of the context, which may never end. Other memory is freed.
+    /// Memory of [`MemoryKind::Plain`] stays allocated as long as the context, because `cuMemFree` waits for all
+    /// kernels of the context, which may never end. Other memory is freed.
     ///
     /// # Errors
     /// The driver's errors, and the errors of `work`.
@@ -44,7 +43,7 @@ impl Cuda {
         let _relaxed = self.relax_stream_capture();
         self.with_pointer_context(device, ptr, || {
             let mut stream: Opaque = ptr::null_mut();
-            // SAFETY: a place for the answer, in the device's context.
+            // SAFETY: a place for the result, in the device's context.
             let status =
                 unsafe { (self.api.stream_create)(&mut stream, layout::STREAM_NON_BLOCKING) };
             check("cuStreamCreate", status)?;
@@ -64,7 +63,7 @@ impl ProbeAllocator<'_> {
     /// Allocates probe memory.
     ///
     /// # Errors
-    /// The driver's; `CUDA_ERROR_NOT_SUPPORTED` for managed memory.
+    /// The driver's errors; `CUDA_ERROR_NOT_SUPPORTED` for managed memory.
     pub fn allocate(&mut self, kind: MemoryKind, len: u64) -> Result<DevicePtr> {
         let (cuda, api, call) = (self.cuda, &self.cuda.api, kind.function());
         let bytes = size(call, len)?;
@@ -79,12 +78,12 @@ impl ProbeAllocator<'_> {
         };
         let allocation = match kind {
             MemoryKind::Plain => {
-                // SAFETY: a place for the answer, in the device's context.
+                // SAFETY: a place for the result, in the device's context.
                 check(call, unsafe { (api.mem_alloc)(&mut address, bytes) })?;
                 raw(address)
             }
             MemoryKind::Pool => {
-                // SAFETY: as above, on a stream of this value's.
+                // SAFETY: as above, on a stream that this value owns.
                 let status = unsafe { (api.mem_alloc_async)(&mut address, bytes, self.stream) };
                 check(call, status)?;
                 raw(address)
@@ -106,11 +105,10 @@ impl ProbeAllocator<'_> {
     /// Copies `bytes` into probe memory and waits until the copy is complete.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] outside this value's memory; [`Error::Deadline`]; the driver's.
+    /// [`Error::OutOfRange`] outside this value's memory; [`Error::Deadline`]; the driver's errors.
     pub fn write(&self, ptr: DevicePtr, bytes: &[u8], limit: Duration) -> Result<()> {
         self.check(ptr, bytes.len())?;
-        // Not from `bytes`: those may be in page-locked memory, which the GPU still reads after the
-        // deadline.
+        // Not from `bytes`, which may be in page-locked memory that the GPU still reads after the deadline.
         let leaving = bytes.to_vec();
         // SAFETY: `leaving` is readable and exists until the copy is complete (`finish`); this value
         // owns the destination.
@@ -128,7 +126,7 @@ impl ProbeAllocator<'_> {
     /// Same as [`ProbeAllocator::write`].
     pub fn read(&self, ptr: DevicePtr, bytes: &mut [u8], limit: Duration) -> Result<()> {
         self.check(ptr, bytes.len())?;
-        // Not into `bytes`: the GPU may still write after the deadline.
+        // Not into `bytes`, because the GPU may still write after the deadline.
         let mut landing = vec![0; bytes.len()];
         // SAFETY: `landing` is writable and exists until the copy is complete (`finish`); this value
         // owns the source.
@@ -141,8 +139,7 @@ impl ProbeAllocator<'_> {
         Ok(())
     }
 
-    /// Waits for a queued copy and returns its host memory, which is leaked where the copy may still
-    /// be in progress.
+    /// Waits for a queued copy and returns its host memory, which is leaked if the copy may still be in progress.
     fn finish(&self, queued: Result<()>, host: Vec<u8>, limit: Duration) -> Result<Vec<u8>> {
         match queued.and_then(|()| self.wait(limit)) {
             Ok(()) => Ok(host),
@@ -193,7 +190,7 @@ impl Drop for ProbeAllocator<'_> {
         let api = &self.cuda.api;
         for buffer in self.buffers.drain(..) {
             let freed = match buffer.kind {
-                // SAFETY: allocated by this value and used on this stream only.
+                // SAFETY: allocated by this value and used only on this stream.
                 MemoryKind::Pool => check("cuMemFreeAsync", unsafe {
                     (api.mem_free_async)(buffer.ptr.get(), self.stream)
                 }),
