@@ -4,7 +4,7 @@
 //! cargo run -p gdr-cuda --example copy_and_print
 //! ```
 //!
-//! Without a GPU it runs on a simulated one and says so.
+//! Without a GPU the example uses a simulated one and reports that.
 
 use std::error::Error;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Memory of the simulated GPU that another process opens.
+//! Memory of the simulated GPU that is opened by another process.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -16,14 +16,14 @@ use gdr_cuda::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Holds an export, in hexadecimal digits, in the process that opens it.
+/// The environment variable with an export, in hexadecimal digits, for the process that opens it.
 const VARIABLE: &str = "GDR_TEST_EXPORT";
 
 fn gpu() -> Gpu {
     Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap()
 }
 
-/// Page-locked words of copies.
+/// Page-locked memory for the words of guarded copies.
 struct Words(Arc<HostBuffer>);
 
 impl Words {
@@ -38,7 +38,7 @@ impl Words {
     }
 }
 
-/// Returns what `gpu` reads at `offset` of the export.
+/// Returns the bytes at `offset` of the export, as `gpu` reads them.
 fn copied(gpu: &Gpu, export: &DeviceExport, offset: u64, len: usize) -> Vec<u8> {
     copied_from(
         gpu,
@@ -67,13 +67,13 @@ fn copied_from(gpu: &Gpu, imported: &Arc<ImportedMemory>, offset: u64, len: usiz
 #[test]
 fn an_export_is_of_the_whole_allocation_and_survives_its_bytes() {
     let (exporter, importer) = (gpu(), gpu());
-    // Small allocations share a block.
+    // Covers small allocations, which share a block.
     for len in [1000, 3 << 20] {
         let _before = exporter.allocate(MemoryKind::Plain, 100).unwrap();
         let memory = exporter.allocate(MemoryKind::Plain, len).unwrap();
         memory.write(500, b"payload").unwrap();
         let middle = memory.ptr().checked_add(300).unwrap();
-        // SAFETY: `memory` outlives it.
+        // SAFETY: `memory` outlives `part`.
         let part = unsafe { gdr_cuda::DeviceBuffer::borrowed(&exporter, middle, 10) }.unwrap();
         let export = DeviceExport::from_bytes(&part.export().unwrap().export().to_bytes());
         assert_eq!(export, *memory.export().unwrap().export());
@@ -94,7 +94,7 @@ fn vmm_memory_is_opened_by_its_descriptor_alone() {
     let descriptor = exported.descriptor().unwrap().try_clone_to_owned().unwrap();
     let imported = Arc::new(importer.import(&export, Some(descriptor)).unwrap());
     assert_eq!(copied_from(&importer, &imported, 8, 7), b"payload");
-    // Its address may be of other memory next.
+    // The address may be reused for other memory next.
     drop(memory);
     let plain = exporter.allocate(MemoryKind::Vmm, 4096).unwrap();
     assert!(plain.export().is_err());
@@ -136,7 +136,7 @@ fn what_is_no_export_or_claims_too_much_is_not_opened() {
         let mut bytes = bytes;
         bytes[wrong] ^= 0x40;
         let opened = gpu.import(&DeviceExport::from_bytes(&bytes), None);
-        // Another place in the same block belongs to the same process.
+        // Another offset in the same block still belongs to the same process.
         let is_place = (24..40).contains(&wrong);
         assert!(opened.is_err() || is_place, "byte {wrong}: {opened:?}");
     }
@@ -245,7 +245,7 @@ fn what_is_cancelled_while_it_is_made_writes_nothing_afterwards() {
         let copy = words.copy(count, LEN);
         let queued = stream.queue_guarded_copy(&imported, 0, &to, 0, LEN, &copy);
         queued.unwrap();
-        // At another point of the copy each time.
+        // Cancels at a different point of the copy each time.
         for _ in 0..count * 100 {
             hint::spin_loop();
         }
@@ -276,7 +276,7 @@ fn words_that_are_out_of_range_or_not_aligned_are_refused() {
     let larger = Arc::new(gpu().allocate_host(len + 2).unwrap());
     let refused = GuardedCopy::new(&larger, 2, 0, 64).unwrap_err();
     assert!(matches!(refused, Error::Misaligned { .. }), "{refused}");
-    // One that no kernel makes leaves its words to the next one.
+    // A copy whose kernel is never queued leaves its words to the next copy.
     let copy = words.copy(0, 64);
     assert!(!copy.has_ended());
     copy.leave_out();

@@ -1,4 +1,4 @@
-//! How often the loader is asked for CUDA's driver. A program of its own, whose `dlopen` counts.
+//! How often the loader is called for CUDA's driver. In a test binary of its own, which counts calls of `dlopen`.
 
 #![allow(missing_docs, reason = "a test")]
 
@@ -13,24 +13,24 @@ use gdr_cuda::Cuda;
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
-/// Counts, and calls the C library's function.
+/// Counts the call, and calls the C library's function.
 ///
 /// # Safety
 /// As the C library's function requires.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
     CALLS.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: a C string.
+    // SAFETY: the argument is a C string.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
     assert!(!next.is_null());
     type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
     // SAFETY: the function of this name has this type.
     let next: Dlopen = unsafe { mem::transmute(next) };
-    // SAFETY: the caller's arguments.
+    // SAFETY: passes on the caller's arguments.
     unsafe { next(file, flags) }
 }
 
-/// Returns the calls that a thousand registrations make.
+/// Returns how often a thousand queries call the loader.
 fn calls_of_a_thousand_questions() -> u32 {
     let before = CALLS.load(Ordering::Relaxed);
     for _ in 0..1000 {
@@ -39,7 +39,7 @@ fn calls_of_a_thousand_questions() -> u32 {
     CALLS.load(Ordering::Relaxed) - before
 }
 
-/// Returns a library that has the name of CUDA's driver and nothing else of it.
+/// Returns a library with the name of CUDA's driver and none of its functions.
 fn namesake() -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").expect("the map of this process");
     let library = maps
@@ -54,7 +54,7 @@ fn namesake() -> PathBuf {
 fn the_loader_is_asked_only_where_a_library_with_the_drivers_name_was_loaded() {
     assert_eq!(calls_of_a_thousand_questions(), 0);
     let file = CString::new(namesake().into_os_string().into_vec()).expect("a path");
-    // SAFETY: a library that this program has loaded already, under another name.
+    // SAFETY: a library that this program has already loaded, under another name.
     assert!(!unsafe { dlopen(file.as_ptr(), libc::RTLD_NOW) }.is_null());
     assert_eq!(calls_of_a_thousand_questions(), 1);
     assert_eq!(calls_of_a_thousand_questions(), 0);

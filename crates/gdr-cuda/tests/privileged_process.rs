@@ -1,5 +1,5 @@
-//! A program that has more rights than its caller: a setuid copy of this test program. In a binary of
-//! its own, because it starts itself.
+//! A program with more rights than its caller: a setuid copy of this test program. In a test binary of its own, because
+//! the binary starts itself.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -9,11 +9,11 @@ use std::process::Command;
 
 use gdr_cuda::Cuda;
 
-/// A file that does not exist: loading it is an error that names it.
+/// A file that does not exist, so that loading it fails with an error that contains its name.
 const NAMED: &str = "/nonexistent/named-by-the-caller.so";
-/// Set for the copies that this program starts.
+/// The environment variable that is set for the copies that this program starts.
 const ASKED: &str = "GDR_TEST_LOAD";
-/// The first line of a copy that has more rights.
+/// The first line that a copy with more rights prints.
 const MORE_RIGHTS: &str = "has more rights than its caller";
 
 #[test]
@@ -29,9 +29,9 @@ fn a_library_that_the_caller_names_is_not_loaded_with_more_rights_than_its_own()
     let made = fs::copy(&this, &copy)
         .and_then(|_| chown(&copy, Some(65_534), None))
         .and_then(|()| fs::set_permissions(&copy, Permissions::from_mode(0o4755)));
-    // Run by root, it has another user's rights, which the kernel treats as more rights.
+    // If root runs it, it gets another user's rights, which the Linux kernel treats as more rights.
     let output = made.as_ref().map(|()| run(&copy));
-    // A program with another user's rights must not remain.
+    // A program with another user's rights must not be left over.
     let _ = fs::remove_file(&copy);
     match output {
         Ok(output) if output.contains(MORE_RIGHTS) => assert!(!output.contains(NAMED), "{output}"),
@@ -40,9 +40,9 @@ fn a_library_that_the_caller_names_is_not_loaded_with_more_rights_than_its_own()
     }
 }
 
-/// Run by a copy: loads the driver and prints the result.
+/// Loads the driver and prints the result; runs in a copy.
 fn load() {
-    // SAFETY: getauxval takes any number.
+    // SAFETY: getauxval accepts any number.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         println!("{MORE_RIGHTS}");
     }

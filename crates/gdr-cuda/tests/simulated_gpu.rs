@@ -1,5 +1,5 @@
-//! Memory of the simulated GPU through the crate's public interface: the properties that software
-//! above may rely on with every driver.
+//! Memory of the simulated GPU through the crate's public interface: the properties that software on top of it may rely
+//! on with every driver.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -18,7 +18,7 @@ use gdr_cuda::{
 };
 use proptest::prelude::*;
 
-/// The tests end in a small part of this time, unless they hang.
+/// A limit that only a test that hangs reaches.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn gpu() -> Gpu {
@@ -254,7 +254,7 @@ fn host_memory_has_a_cpu_address_and_a_gpu_address() {
         words: 4,
         seed: 5,
     };
-    // SAFETY: 16 of the buffer's 4096 bytes; the buffer is dropped after the stream was waited for.
+    // SAFETY: 16 of the buffer's 4096 bytes; the buffer is dropped only after the stream was waited for.
     unsafe { stream.launch(&fill) }.unwrap();
     stream.wait(LIMIT).unwrap();
     assert_eq!(host.load_u32(12).unwrap(), pattern_word(5, 3));
@@ -322,7 +322,7 @@ fn borrowed_memory_is_used_like_an_allocation_and_not_freed() {
         buffer.write(8_990, b"last bytes").unwrap();
         let past = buffer.write(8_991, b"last bytes").unwrap_err();
         assert!(matches!(past, Error::OutOfRange { .. }), "{past}");
-        // A stream keeps it until its work is complete, like an allocation.
+        // A stream keeps the owner until its work is complete, as for an allocation.
         gpu.stream()
             .unwrap()
             .fill_pattern(&buffer, 0, 16, 7, LIMIT)
@@ -344,7 +344,7 @@ fn a_range_that_is_not_in_memory_of_the_gpu_is_refused() {
     let plain = gpu.allocate(MemoryKind::Plain, 5_000).unwrap();
     let managed = gpu.allocate(MemoryKind::Managed, 5_000).unwrap();
     let host = gpu.allocate_host(5_000).unwrap();
-    // SAFETY: no buffer is made.
+    // SAFETY: every call fails, so no buffer is created.
     let refusal =
         |gpu: &Gpu, ptr, len| unsafe { DeviceBuffer::borrowed(gpu, ptr, len) }.unwrap_err();
 
@@ -373,7 +373,7 @@ fn a_range_that_is_not_in_memory_of_the_gpu_is_refused() {
     assert!(matches!(unknown, Error::UnknownPointer { .. }), "{unknown}");
 }
 
-/// An owner of device memory, such as a tensor: it notes when it is dropped.
+/// An owner of device memory, such as a tensor, which records when it is dropped.
 struct Tensor {
     memory: DeviceBuffer,
     dropped: Arc<AtomicBool>,
@@ -415,7 +415,7 @@ fn memory_of_another_library_keeps_its_owner_until_the_buffer_is_dropped() {
         assert!(!dropped.load(Ordering::SeqCst));
 
         let ptr = buffer.ptr();
-        // Another thread may drop it.
+        // Any thread may drop the buffer.
         std::thread::spawn(move || drop(buffer)).join().unwrap();
         assert!(dropped.load(Ordering::SeqCst), "{kind:?}");
         // The tensor freed its memory, and the buffer did not free it again.
@@ -449,7 +449,7 @@ fn an_owner_is_dropped_where_its_memory_cannot_be_wrapped() {
     let gpu = gpu();
     let tensor = Tensor::new(&gpu, MemoryKind::Plain, 4096);
     let (dropped, ptr) = (tensor.dropped.clone(), tensor.memory.ptr());
-    // SAFETY: no buffer is made.
+    // SAFETY: the call fails, so no buffer is created.
     let refused = unsafe { DeviceBuffer::from_owner(&gpu, ptr, 4097, tensor) };
     assert!(matches!(refused, Err(Error::PastAllocation { .. })));
     assert!(dropped.load(Ordering::SeqCst));
@@ -532,7 +532,7 @@ fn a_stream_waits_for_what_another_had_queued_and_holds_up_nothing_there() {
     assert_eq!(results.recv_timeout(LIMIT), Ok("second"));
     second.wait(LIMIT).unwrap();
 
-    // Work that was queued later is not waited for, and the other way round there is no wait.
+    // Work that was queued later is not waited for, and nothing waits in the opposite direction.
     let (release, held) = std::sync::mpsc::channel::<()>();
     second.queue_call(hold(held)).unwrap();
     second.queue_wait(&first).unwrap();
@@ -585,7 +585,7 @@ fn a_word_is_written_after_the_work_queued_before_it() {
     host.write(0, &[0; 64]).unwrap();
     let word = at(host.gpu_ptr(), 8);
     let stream = driver.create_stream(Ordinal(0)).unwrap();
-    // SAFETY: both ranges are live memory, which is used below only after the work is complete.
+    // SAFETY: both ranges are in existing memory, which is used below only after the work is complete.
     unsafe {
         driver.fill(stream, buffer.ptr(), 7, buffer.len()).unwrap();
         driver.queue_write_u32(stream, word, 9).unwrap();
@@ -598,18 +598,18 @@ fn a_word_is_written_after_the_work_queued_before_it() {
     let mut last = [0];
     buffer.read(buffer.len() - 1, &mut last).unwrap();
     assert_eq!(last, [7]);
-    // SAFETY: made above and out of use.
+    // SAFETY: the stream was created above and is out of use.
     unsafe { driver.destroy_stream(stream) }.unwrap();
 
     let default = RawStream {
         handle: 0,
         ..stream
     };
-    // SAFETY: the word is live memory, and its stream always exists.
+    // SAFETY: the word is in existing memory, and its stream always exists.
     unsafe { driver.queue_write_u32(default, word, 10) }.unwrap();
     assert_eq!(host.load_u32(8).unwrap(), 10);
     for wrong in [at(host.gpu_ptr(), 2), DevicePtr::new(64)] {
-        // SAFETY: no memory is written.
+        // SAFETY: the address is invalid, so no memory is written.
         let refused = unsafe { driver.queue_write_u32(default, wrong, 11) }.unwrap_err();
         assert_eq!(refused.cu_result(), Some(CuResult::INVALID_VALUE));
     }

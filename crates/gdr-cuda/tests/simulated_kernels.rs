@@ -11,7 +11,7 @@ use gdr_cuda::{
     Ordinal, SimDriver, Stream, Sum64, VerifyReport, pattern_word,
 };
 
-/// The tests end in a small part of this time, unless they hang.
+/// A limit that only a test that hangs reaches.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn gpu() -> Gpu {
@@ -185,7 +185,7 @@ fn a_stream_refuses_odd_offsets_other_gpus_and_other_drivers() {
     }
 }
 
-/// A round trip between this thread and a kernel, with payload and flags in memory both reach.
+/// A round trip between this thread and a kernel, with payload and flags in memory that both access.
 struct RoundTrip {
     gpu: Gpu,
     stream: Stream,
@@ -227,8 +227,7 @@ impl RoundTrip {
             barrier: round_trip.counters.ptr(),
             mismatches: at(round_trip.counters.ptr(), 8),
         };
-        // SAFETY: all of it lies in buffers of `round_trip`, which each test keeps until the
-        // stream is idle.
+        // SAFETY: all addresses are in buffers of `round_trip`, which each test keeps until the stream is idle.
         unsafe { round_trip.stream.launch(&launch) }.unwrap();
         round_trip
     }
@@ -324,7 +323,7 @@ fn a_launch_at_a_wrong_address_is_refused() {
         (at(buffer.ptr(), 1), 1, CuResult::MISALIGNED_ADDRESS),
     ];
     for (dst, words, result) in cases {
-        // SAFETY: the simulation resolves every address before it touches memory.
+        // SAFETY: the simulation resolves every address before it accesses memory.
         let error = unsafe {
             stream.launch(&Launch::Fill {
                 dst,

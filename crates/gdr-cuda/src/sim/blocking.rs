@@ -35,7 +35,7 @@ impl Kernels {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Locks the number, which stays valid after a panic in a thread that had it locked.
+    /// Locks the number, which stays valid even if a thread panicked while it held the lock.
     fn running(&self) -> MutexGuard<'_, usize> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,21 +11,20 @@ use crate::device::Ordinal;
 use crate::error::{CuResult, Error, Result};
 use crate::pointer::{AddressRange, BufferId, DevicePtr, Family, PointerInfo, PointerKind};
 
-/// Blocks start at multiples of this, and small allocations share a block of this size, as with
-/// `cuMemAlloc` on hardware.
+/// The alignment of blocks, and the size of the block that small allocations share, as for `cuMemAlloc` on hardware.
 pub(super) const BLOCK: u64 = 2 << 20;
 /// The size of a GPU page.
 pub(super) const GPU_PAGE: u64 = 64 << 10;
-/// Small allocations start at multiples of this.
+/// The alignment of small allocations.
 const SMALL_STEP: u64 = 512;
 
-/// Serial numbers are unique in the process, not only in one simulation.
+/// The next serial number. Serial numbers are unique in the process, not only in one simulation.
 static NEXT_BUFFER: AtomicU64 = AtomicU64::new(1);
 
-/// Where an allocation may be placed.
+/// The permitted placement of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// In a shared block when smaller than a GPU page, else in a block of its own.
+    /// In a shared block if it is smaller than a GPU page, otherwise in a block of its own.
     Packed,
     /// In a block of its own, whose length is rounded up to a multiple of this.
     Alone(u64),
@@ -42,9 +41,9 @@ pub(super) struct Request {
     pub(super) kind: PointerKind,
     /// The allocator that [`PointerInfo`] reports.
     pub(super) family: Family,
-    /// Where it may be placed.
+    /// The permitted placement.
     pub(super) placement: Placement,
-    /// Bytes.
+    /// The length in bytes.
     pub(super) len: u64,
 }
 
@@ -52,7 +51,7 @@ pub(super) struct Request {
 struct Block {
     memfd: Arc<Memfd>,
     size: u64,
-    /// Bytes allocated so far; they are not reused.
+    /// The number of bytes allocated so far; they are not reused.
     filled: u64,
     live: u32,
 }
@@ -77,7 +76,7 @@ pub(super) struct Heap {
 }
 
 impl Heap {
-    /// Addresses `start..end`, with at most `capacity` bytes of memory at a time.
+    /// Creates a heap of the addresses `start..end`, with at most `capacity` bytes of memory at a time.
     pub(super) fn new(start: u64, end: u64, capacity: u64) -> Self {
         Self {
             next: start,
@@ -90,7 +89,7 @@ impl Heap {
         }
     }
 
-    /// Allocates; the returned `size` is what the driver would report.
+    /// Allocates memory; the returned `size` is the one that the driver would report.
     pub(super) fn allocate(&mut self, request: Request) -> Result<PointerInfo> {
         let fail = |result| Error::Call {
             call: request.call,
@@ -133,7 +132,7 @@ impl Heap {
         Ok(info)
     }
 
-    /// Finds a place in the shared block, or in a new one where it is full.
+    /// Finds a place in the shared block, or in a new block if it is full.
     fn pack(&mut self, request: Request) -> Result<(u64, u64)> {
         let step = round_up(request.len, SMALL_STEP);
         let room = |block: &Block| block.size - block.filled >= step;
@@ -166,7 +165,7 @@ impl Heap {
         Ok(self.insert(memfd, size))
     }
 
-    /// Gives addresses to `memfd`. There is room.
+    /// Assigns addresses to `memfd`, for which there is room.
     fn insert(&mut self, memfd: Memfd, size: u64) -> u64 {
         let base = self.next;
         self.blocks.insert(
@@ -183,7 +182,7 @@ impl Heap {
         base
     }
 
-    /// Opens an allocation of another heap, which may be of another process.
+    /// Opens an allocation of another heap, which may belong to another process.
     pub(super) fn open(&mut self, device: Ordinal, handle: &[u8; 64]) -> Result<PointerInfo> {
         let fail = |result| Error::Call {
             call: "cuIpcOpenMemHandle",
@@ -203,7 +202,7 @@ impl Heap {
         .map_err(fail)
     }
 
-    /// Opens VMM memory of another heap by a duplicate of its descriptor.
+    /// Opens VMM memory of another heap through a duplicate of its descriptor.
     pub(super) fn import(&mut self, device: Ordinal, descriptor: OwnedFd) -> Result<PointerInfo> {
         let memfd = Memfd::import(descriptor)?;
         let len = memfd.len();
@@ -214,7 +213,7 @@ impl Heap {
             })
     }
 
-    /// Adds the allocation in a range of another heap's block.
+    /// Adds the allocation at a range of another heap's block.
     fn map_import(
         &mut self,
         device: Ordinal,
@@ -295,12 +294,12 @@ impl Heap {
         self.find(ptr).map(|(allocation, _)| allocation.info)
     }
 
-    /// Returns how many there are.
+    /// Returns the number of allocations.
     pub(super) fn allocations(&self) -> usize {
         self.allocations.len()
     }
 
-    /// Returns the memory of `ptr..ptr + len`, where one allocation contains all of it.
+    /// Returns the memory of `ptr..ptr + len`, if one allocation contains all of it.
     pub(super) fn view(&self, ptr: DevicePtr, len: u64) -> Option<View> {
         let (allocation, block) = self.find(ptr)?;
         let offset = ptr.get() - allocation.block;
@@ -324,7 +323,7 @@ impl Heap {
     }
 }
 
-/// The words of a handle: process, descriptor, inode, offset and length of the allocation.
+/// Conversion of the words of a handle: process, descriptor, inode, offset and length of the allocation.
 mod handle {
     const WORDS: usize = 5;
 
@@ -347,7 +346,7 @@ mod handle {
     }
 }
 
-/// Sizes are at most a heap's capacity, so this cannot overflow.
+/// Rounds a size up. Sizes are at most a heap's capacity, so this cannot overflow.
 fn round_up(size: u64, granularity: u64) -> u64 {
     size.div_ceil(granularity) * granularity
 }

@@ -15,11 +15,11 @@ use crate::kernel::{Direction, Launch, PushRequest, VerifyReport, pattern_word};
 use crate::pointer::DevicePtr;
 use crate::sum64::Sum64;
 
-/// Polls between two loads of the `stop` flag. The thread also yields there, so that the CPU's half of
-/// a round trip runs where there are fewer cores than spinning threads.
+/// The number of polls between two loads of the `stop` flag. The thread also yields at that point, so that the CPU's
+/// half of a round trip runs even if there are fewer cores than spinning threads.
 const POLLS: u32 = 64;
 
-/// A queued operation with its addresses resolved; it keeps the memory allocated.
+/// A queued operation with resolved addresses, which keeps the memory allocated.
 #[derive(Debug)]
 pub(super) enum Kernel {
     /// `cuMemsetD8Async`.
@@ -36,7 +36,7 @@ pub(super) enum Kernel {
     Call(HostCall),
     /// `cuEventRecord`.
     Record(Sender<()>),
-    /// `cuStreamWaitEvent`, of the event that the other end records.
+    /// `cuStreamWaitEvent`, for the event that the other end records.
     Wait(Receiver<()>),
     /// [`Launch::Fill`].
     Fill { dst: View, seed: u32 },
@@ -48,7 +48,7 @@ pub(super) enum Kernel {
     Sum64 { src: View, sum: View },
     /// [`Launch::GuardedCopy`].
     GuardedCopy(GuardedCopy),
-    /// [`Launch::Gather`]: from where to where.
+    /// [`Launch::Gather`], as pairs of source and destination.
     Gather(Vec<(View, View)>),
     /// [`Launch::PingPong`].
     PingPong(PingPong),
@@ -60,11 +60,11 @@ pub(super) enum Kernel {
 #[derive(Debug)]
 pub(super) struct PageLocked(pub(super) *mut u8);
 
-// SAFETY: the caller that queues a copy promises that the memory exists until the stream is idle, and
-// that the stream's thread may use it.
+// SAFETY: the caller that queues a copy guarantees that the memory exists until the stream is idle, and that the
+// stream's thread may use it.
 unsafe impl Send for PageLocked {}
 
-/// [`Launch::PingPong`], resolved.
+/// [`Launch::PingPong`] with resolved addresses.
 #[derive(Debug)]
 pub(super) struct PingPong {
     ping: View,
@@ -76,10 +76,10 @@ pub(super) struct PingPong {
     mismatches: View,
 }
 
-/// [`Launch::GuardedCopy`], resolved.
+/// [`Launch::GuardedCopy`] with resolved addresses.
 #[derive(Debug)]
 pub(super) struct GuardedCopy {
-    /// From, and to.
+    /// The source and the destination.
     bytes: Option<(View, View)>,
     guard: View,
     number: u32,
@@ -97,7 +97,7 @@ impl Kernel {
             result,
         };
         let illegal = || fail(CuResult::ILLEGAL_ADDRESS);
-        // Hardware reports both at the next synchronization; the simulation at once.
+        // Hardware reports both errors at the next synchronization; the simulation reports them at once.
         let resolve = |ptr, count: u64, size: u64| {
             let len = count.checked_mul(size);
             let view = len.and_then(|len| view(ptr, len)).ok_or_else(illegal)?;
@@ -180,7 +180,7 @@ impl Kernel {
                 if blocks == 0 || !(1..=1024).contains(&threads) {
                     return Err(fail(CuResult::INVALID_VALUE));
                 }
-                // One thread needs no barrier, but what fails on hardware fails here, too.
+                // A single thread needs no barrier, but an address that fails on hardware must fail here, too.
                 resolve(barrier, 1, 8)?;
                 Self::PingPong(PingPong {
                     ping: resolve(ping, 1, 4)?,
@@ -218,24 +218,24 @@ impl Kernel {
         })
     }
 
-    /// Runs to the end, and releases the memory.
+    /// Runs the operation and releases the memory.
     pub(super) fn run(self) {
         match &self {
             Self::Set { dst, value } => dst.fill(*value),
-            // SAFETY: the caller that queued it promised that the host side has the length of the view.
+            // SAFETY: the caller that queued it guaranteed that the host side has the length of the view.
             Self::Upload { dst, src } => unsafe { dst.write_from(src.0) },
             // SAFETY: as above.
             Self::Download { src, dst } => unsafe { src.read_to(dst.0) },
             Self::Copy { src, dst } => dst.copy_from(src),
-            // Release: a load that returns the value sees what earlier work wrote.
+            // Release: a load that returns the value sees the writes of earlier work.
             Self::WriteWord { dst, value } => dst.word(0).store(*value, Ordering::Release),
             Self::Call(_) => {}
             Self::Record(event) => {
-                // An error: the stream that was to wait has ended.
+                // An error means that the stream that was to wait has ended.
                 let _gone = event.send(());
             }
             Self::Wait(event) => {
-                // An error: the other stream failed before it came there.
+                // An error means that the other stream failed before it recorded the event.
                 let _recorded = event.recv();
             }
             Self::Fill { dst, seed } => {
@@ -295,12 +295,12 @@ impl GuardedCopy {
                 self.copy(block);
                 COPIED
             };
-            // Release: a load that returns it sees the bytes.
+            // Release: a load that returns the state sees the bytes.
             state.store(self.number + ended, Ordering::Release);
         }
     }
 
-    /// Copies the part of a block.
+    /// Copies the part of one block.
     fn copy(&self, block: usize) {
         if let Some((src, dst)) = &self.bytes {
             let len = dst.len().div_ceil(self.blocks as usize);
@@ -354,11 +354,11 @@ impl PingPong {
         }
     }
 
-    /// Waits until the round may begin; returns `false` once the CPU has ended the kernel.
+    /// Waits until the round may begin; returns `false` if the CPU has ended the kernel.
     fn await_ping(&self, round: u32) -> bool {
         loop {
             for _ in 0..POLLS {
-                // Acquire: the CPU's stores before `ping` are visible now.
+                // Acquire: the CPU's stores before `ping` are now visible.
                 if self.ping.word(0).load(Ordering::Acquire) == round {
                     return true;
                 }

@@ -1,4 +1,4 @@
-//! The memory behind simulated addresses: memfds.
+//! The memory of simulated addresses: memfds.
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::error::{CuResult, Error, Result};
 use crate::volatile;
 
-/// Names a memfd of a process: its descriptor there, and the file that it was at that time.
+/// Identifies a memfd of a process: its descriptor there, and its inode at that time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemfdName {
     pub(super) process: u32,
@@ -43,19 +43,19 @@ unsafe impl Send for Memfd {}
 unsafe impl Sync for Memfd {}
 
 impl Memfd {
-    /// `len` zeroed bytes, `len` being non-zero.
+    /// Creates a memfd of `len` zeroed bytes; `len` is not 0.
     pub(super) fn new(len: u64) -> Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("gdr-simulated-gpu", flags)
             .map_err(os("memfd_create for simulated GPU memory failed"))?;
         rustix::fs::ftruncate(&fd, len).map_err(os("ftruncate of simulated GPU memory failed"))?;
-        // A process that opens it relies on its length.
+        // A process that opens the memfd relies on its length.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK)
             .map_err(os("sealing of simulated GPU memory failed"))?;
         Self::map(fd, len)
     }
 
-    /// Opens the memory that another process names.
+    /// Opens memory that another process has named.
     pub(super) fn open(name: MemfdName) -> Result<Self> {
         let invalid = |_| Error::Call {
             call: "cuIpcOpenMemHandle",
@@ -71,7 +71,7 @@ impl Memfd {
         }
     }
 
-    /// Opens the memory of a descriptor that another process has passed.
+    /// Opens memory through a descriptor that another process has passed.
     pub(super) fn import(fd: OwnedFd) -> Result<Self> {
         Self::of(fd).map_err(|_| Error::Call {
             call: "cuMemImportFromShareableHandle",
@@ -88,7 +88,7 @@ impl Memfd {
         Self::map(fd, stat.st_size.unsigned_abs()).map_err(|_| Errno::NOMEM)
     }
 
-    /// Returns its name for other processes, while it exists.
+    /// Returns the memfd's name for other processes, valid while it exists.
     pub(super) fn name(&self) -> Result<MemfdName> {
         let stat =
             rustix::fs::fstat(&self.fd).map_err(os("fstat of simulated GPU memory failed"))?;
@@ -116,7 +116,7 @@ impl Memfd {
         Ok(Self { fd, map, len })
     }
 
-    /// Another descriptor of the same memory.
+    /// Returns another descriptor of the same memory.
     pub(super) fn share(&self) -> Result<OwnedFd> {
         self.fd.try_clone().map_err(|source| Error::Os {
             what: "duplicating the descriptor of simulated GPU memory failed",
@@ -124,12 +124,12 @@ impl Memfd {
         })
     }
 
-    /// Returns its length in bytes.
+    /// Returns the length in bytes.
     pub(super) fn len(&self) -> u64 {
         self.len as u64
     }
 
-    /// Returns its address in this process.
+    /// Returns the address in this process.
     pub(super) fn as_ptr(&self) -> *mut u8 {
         self.map.as_ptr()
     }
@@ -137,8 +137,8 @@ impl Memfd {
 
 impl Drop for Memfd {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that `new` made; every `View` of it has an `Arc` of this value,
-        // so none is left.
+        // SAFETY: this is the mapping that `map` created; every `View` of it has an `Arc` of this value, so no view is
+        // left.
         if let Err(error) = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.len) } {
             tracing::debug!(%error, "munmap of simulated GPU memory failed");
         }
@@ -154,16 +154,16 @@ pub(super) struct View {
 }
 
 impl View {
-    /// `None` when the range runs past the memfd.
+    /// Creates a view, or returns `None` if the range ends after the memfd.
     pub(super) fn new(memfd: Arc<Memfd>, offset: u64, len: u64) -> Option<Self> {
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
         (offset.checked_add(len)? <= memfd.len).then_some(Self { memfd, offset, len })
     }
 
-    /// Returns a part of it.
+    /// Returns a part of the view.
     ///
     /// # Panics
-    /// Where the view has no such bytes.
+    /// If the view does not contain these bytes.
     pub(super) fn part(&self, range: Range<usize>) -> Self {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -176,12 +176,12 @@ impl View {
         }
     }
 
-    /// Returns whether the range starts at a multiple of `alignment`, at most the page size.
+    /// Returns whether the range starts at a multiple of `alignment`, which is at most the page size.
     pub(super) fn is_aligned(&self, alignment: usize) -> bool {
         self.offset.is_multiple_of(alignment)
     }
 
-    /// Returns how many whole 32-bit words it has.
+    /// Returns the number of whole 32-bit words.
     pub(super) fn words(&self) -> usize {
         self.len / 4
     }
@@ -199,8 +199,7 @@ impl View {
         let mut piece = [0; 4096];
         for at in (0..self.len).step_by(piece.len()) {
             let piece = &mut piece[..(self.len - at).min(4096)];
-            // SAFETY: at + piece.len() <= len, in range by the caller's promise; the piece is a
-            // local array.
+            // SAFETY: at + piece.len() <= len, which is in the caller's range; the piece is a local array.
             unsafe { ptr::copy_nonoverlapping(src.add(at), piece.as_mut_ptr(), piece.len()) };
             // SAFETY: in range as above, inside the mapping.
             unsafe { volatile::write(self.start().add(at), piece) };
@@ -217,18 +216,18 @@ impl View {
             let piece = &mut piece[..(self.len - at).min(4096)];
             // SAFETY: at + piece.len() <= len, so inside the mapping.
             unsafe { volatile::read(self.start().add(at), piece) };
-            // SAFETY: `dst` may be uninitialized, hence a raw copy; in range as above, and the
-            // piece is a local array.
+            // SAFETY: `dst` may be uninitialized, so this is a raw copy; in range as above, and the piece is a local
+            // array.
             unsafe { ptr::copy_nonoverlapping(piece.as_ptr(), dst.add(at), piece.len()) };
         }
     }
 
-    /// Returns its length in bytes.
+    /// Returns the length in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Passes all of its bytes on, with the offset of each piece, a multiple of 8.
+    /// Passes all bytes to `see`, each piece with its offset, a multiple of 8.
     pub(super) fn visit(&self, mut see: impl FnMut(usize, &[u8])) {
         let mut piece = [0; 4096];
         for at in (0..self.len).step_by(piece.len()) {
@@ -239,7 +238,7 @@ impl View {
         }
     }
 
-    /// Returns the 8 bytes at `offset`; zeros for those after the end.
+    /// Returns the 8 bytes at `offset`, with zeros after the end.
     pub(super) fn line(&self, offset: u64) -> [u8; 8] {
         let mut line = [0; 8];
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.len);
@@ -249,7 +248,7 @@ impl View {
         line
     }
 
-    /// Copies all of `src`, a view as long as this one and of other memory.
+    /// Copies all of `src`, a view of other memory with the same length.
     pub(super) fn copy_from(&self, src: &Self) {
         let mut piece = [0; 4096];
         let len = self.len.min(src.len);
@@ -275,8 +274,7 @@ impl View {
     /// Returns the `index`-th 32-bit word, which other threads and mappings may use at the same time.
     ///
     /// # Panics
-    /// Where the view has no such word or is not 4-byte aligned: both are checked when a kernel is
-    /// prepared.
+    /// If the view has no such word or is not 4-byte aligned; both are checked when a kernel is prepared.
     pub(super) fn word(&self, index: usize) -> &AtomicU32 {
         assert!(
             index < self.words() && self.is_aligned(4),
@@ -290,7 +288,7 @@ impl View {
     /// Returns the `index`-th 64-bit word, which other threads and mappings may use at the same time.
     ///
     /// # Panics
-    /// Where the view has no such word or is not 8-byte aligned.
+    /// If the view has no such word or is not 8-byte aligned.
     pub(super) fn wide_word(&self, index: usize) -> &AtomicU64 {
         assert!(
             index < self.len / 8 && self.is_aligned(8),

@@ -33,14 +33,14 @@ use crate::kernel::Launch;
 use crate::pointer::{DevicePtr, Family, PointerInfo, PointerKind};
 use crate::rdma_write_ordering::{RemoteWrites, WritesOrdering};
 
-/// Memory of each simulated GPU, and page-locked memory of the simulation, bytes.
+/// The size in bytes of the memory of each simulated GPU, and of the simulation's page-locked memory.
 const TOTAL_MEMORY: u64 = 4 << 30;
-/// The addresses of a heap, above all addresses that Linux uses by default (2^47 on x86-64, 2^48 on
-/// aarch64): a device address that is used as a CPU address faults.
+/// The number of addresses of a heap. All heaps are above the addresses that Linux uses by default (2^47 on x86-64,
+/// 2^48 on aarch64), so a device address that is used as a CPU address faults.
 const HEAP_SPAN: u64 = 1 << 48;
-/// The heap of page-locked memory is at the fifth span, the GPUs' heaps follow it.
+/// The start of the heap of page-locked memory, in the fifth span; the GPUs' heaps follow it.
 const HOST_HEAP: u64 = 5 * HEAP_SPAN;
-/// The heap of memory of other processes.
+/// The start of the heap of memory of other processes.
 const IMPORT_HEAP: u64 = 4 * HEAP_SPAN;
 const MOST_DEVICES: u32 = 256;
 /// The handle of the legacy default stream, whose work runs before the call that queues it returns.
@@ -51,33 +51,32 @@ const HOST_PAGE: u64 = 4 << 10;
 ///
 /// Other drivers of this process, and of other processes of the user, can open memory that a driver exports.
 ///
-/// It has the properties of [`Driver`] that software above it relies on. Device addresses are not
-/// CPU addresses. Small allocations share a 2 MiB block, VMM memory is rounded up to 2 MiB, a
-/// freed address is never reused. Each stream runs on its own thread, so a kernel can poll a flag.
-/// Its memory is in memfds, which [`SimDriver::share`] returns in place of dma-bufs. It does not
-/// simulate PCI ordering, write combining, and speed.
+/// It has the properties of [`Driver`] that software on top of it relies on. Device addresses are not CPU addresses.
+/// Small allocations share a 2 MiB block, VMM memory is rounded up to 2 MiB, and a freed address is never reused. Each
+/// stream runs on its own thread, so a kernel can poll a flag. Its memory is in memfds, which [`SimDriver::share`]
+/// returns instead of dma-bufs. It does not simulate PCI ordering, write combining or speed.
 ///
-/// Each GPU has 4 GiB; using more is `CUDA_ERROR_OUT_OF_MEMORY`.
+/// Each GPU has 4 GiB; a larger allocation fails with `CUDA_ERROR_OUT_OF_MEMORY`.
 #[derive(Debug)]
 pub struct SimDriver {
     state: Mutex<State>,
     kernels: Arc<Kernels>,
     remote_writes: RemoteWrites,
     flushes: AtomicU64,
-    /// How many copies can still be queued.
+    /// The number of copies that can still be queued.
     copies_left: AtomicU64,
-    /// Whether the state of a stream is an error.
+    /// Whether the state of every stream is an error.
     is_destroyed: AtomicBool,
 }
 
 #[derive(Debug)]
 struct State {
-    /// By ordinal.
+    /// The heaps by ordinal.
     devices: Vec<Heap>,
     host: Heap,
-    /// What was opened of other processes.
+    /// Memory of other processes that was opened.
     imports: Heap,
-    /// Where VMM memory begins that is exported by a descriptor.
+    /// The addresses of VMM memory that can be exported by a descriptor.
     posix_memory: HashSet<u64>,
     streams: HashMap<u64, Worker>,
     next_stream: u64,
@@ -86,13 +85,13 @@ struct State {
 /// The memory of a simulated device address.
 #[derive(Debug)]
 pub struct SimShare {
-    /// A memfd of the whole block; its memory exists as long as this descriptor or a mapping of it,
-    /// also after the allocation was freed.
+    /// A memfd of the whole block. Its memory exists as long as this descriptor or a mapping of it, even after the
+    /// allocation was freed.
     pub fd: OwnedFd,
     /// The device address at file offset 0. A small allocation shares its block with others, so
     /// this can lie below the allocation.
     pub base: DevicePtr,
-    /// Bytes of the block, a multiple of 64 KiB.
+    /// The length of the block in bytes, a multiple of 64 KiB.
     pub size: u64,
 }
 
@@ -134,36 +133,35 @@ impl SimDriver {
         })
     }
 
-    /// Runs a kernel on a blocking stream, which the default stream waits for, such as one of
-    /// `cudaStreamCreate`. Until it ends, copies on the default stream
-    /// ([`DeviceBuffer::read`](crate::DeviceBuffer::read) and
-    /// [`DeviceBuffer::write`](crate::DeviceBuffer::write)) and the freeing of memory wait, for
-    /// every GPU of this driver; work on a [`Stream`](crate::Stream) does not.
+    /// Runs a kernel on a blocking stream, such as one of `cudaStreamCreate`, which the default stream waits for. Until
+    /// the kernel ends, copies on the default stream ([`DeviceBuffer::read`](crate::DeviceBuffer::read) and
+    /// [`DeviceBuffer::write`](crate::DeviceBuffer::write)) and calls that free memory wait, for every GPU of this
+    /// driver; work on a [`Stream`](crate::Stream) does not.
     pub fn blocking_kernel(&self) -> SimBlockingKernel {
         Kernels::start(&self.kernels)
     }
 
-    /// Lets `count` more copies be queued on streams. Later ones fail as if the context had been
-    /// destroyed: with `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
+    /// Permits `count` more copies to be queued on streams. Later copies fail with `CUDA_ERROR_CONTEXT_IS_DESTROYED`,
+    /// as if the context had been destroyed.
     pub fn destroy_context_after(&self, count: u64) {
         self.copies_left.store(count, Ordering::Relaxed);
     }
 
-    /// Destroys the context: later copies and kernels are not queued, and the state of every stream is an
-    /// error, whatever became of the work on it. It cannot be undone.
+    /// Destroys the context: later copies and kernels are not queued, and the state of every stream is an error,
+    /// whether its work completed or not. This cannot be undone.
     pub fn destroy_context(&self) {
         self.destroy_context_after(0);
         self.is_destroyed.store(true, Ordering::Relaxed);
     }
 
-    /// Ends every stream, as `cudaDeviceReset` does with its context: calls with them fail, and new ones
+    /// Ends every stream, as `cudaDeviceReset` does with its context: calls with existing streams fail, and new streams
     /// work. Memory stays allocated, unlike on hardware.
     pub fn reset_context(&self) {
-        // Their threads complete what is queued, and end without the lock.
+        // The threads complete the queued work, and end without the lock.
         let _ended = std::mem::take(&mut self.lock().streams);
     }
 
-    /// Returns how much memory of other processes is open.
+    /// Returns the number of open allocations of other processes.
     pub fn imports(&self) -> usize {
         self.lock().imports.allocations()
     }
@@ -177,7 +175,7 @@ impl SimDriver {
     ///
     /// # Errors
     /// [`Error::UnknownPointer`]; `CUDA_ERROR_NOT_SUPPORTED` for managed and host memory, which
-    /// hardware does not export either; [`Error::Os`] when no descriptor is left.
+    /// hardware does not export either; [`Error::Os`] if no descriptor is left.
     pub fn share(&self, ptr: DevicePtr) -> Result<SimShare> {
         let state = self.lock();
         let heap = state.heap_of(ptr).ok_or(Error::UnknownPointer { ptr })?;
@@ -192,7 +190,7 @@ impl SimDriver {
         Ok(SimShare { fd, base, size })
     }
 
-    /// Locks the state, which stays valid after a panic in a thread that had it locked.
+    /// Locks the state, which stays valid even if a thread panicked while it held the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -307,7 +305,7 @@ impl Driver for SimDriver {
         DriverKind::Simulated
     }
 
-    /// 0.0: there is no CUDA.
+    /// Returns 0.0, because there is no CUDA.
     fn cuda_version(&self) -> CudaVersion {
         CudaVersion { major: 0, minor: 0 }
     }
@@ -325,7 +323,7 @@ impl Driver for SimDriver {
         info.ok_or(Error::UnknownPointer { ptr })
     }
 
-    /// Copies are always complete when they return.
+    /// Has no effect: copies are always complete when they return.
     fn synchronize_copies(&self, _: Ordinal, ptr: DevicePtr) -> Result<()> {
         self.pointer_info(ptr).map(drop)
     }
@@ -342,7 +340,7 @@ impl Driver for SimDriver {
         Ok(())
     }
 
-    /// Returns a memfd in place of a dma-buf.
+    /// Returns a memfd instead of a dma-buf.
     fn dma_buf(&self, _: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
         let share = self.share(ptr)?;
         let offset = ptr.get() - share.base.get();
@@ -375,7 +373,7 @@ impl Driver for SimDriver {
         Ok(ExportedMemory::by_handle(handle, info.base, info.size))
     }
 
-    /// Also memory of this process, so that two devices can play two processes.
+    /// Also opens memory of this process, so that two devices can stand for two processes.
     fn open_export(
         &self,
         device: Ordinal,
@@ -592,7 +590,7 @@ impl Driver for SimDriver {
         let call = "cuLaunchHostFunc";
         if stream.handle == DEFAULT_STREAM {
             self.kernels.wait();
-            // Without the lock: it may take long.
+            // Called without the lock, because it may take long.
             host_call.run();
             return Ok(());
         }
@@ -601,7 +599,7 @@ impl Driver for SimDriver {
 
     unsafe fn queue_wait(&self, stream: RawStream, other: RawStream) -> Result<()> {
         if other.handle == DEFAULT_STREAM {
-            // Its work has run, but for kernels.
+            // All work on the default stream has run, except for blocking kernels.
             self.kernels.wait();
             return Ok(());
         }
@@ -610,7 +608,7 @@ impl Driver for SimDriver {
         let worker = state.worker("cuEventRecord", other)?;
         worker.submit("cuEventRecord", Kernel::Record(reached))?;
         if stream.handle == DEFAULT_STREAM {
-            // Without the lock: the other stream may need it until it is there.
+            // Waits without the lock, which the other stream may need until it reaches the event.
             drop(state);
             Kernel::Wait(event).run();
             return Ok(());
@@ -662,8 +660,7 @@ fn describe(ordinal: Ordinal, remote_writes: RemoteWrites) -> DeviceInfo {
     DeviceInfo {
         ordinal,
         name: "Simulated GPU".to_owned(),
-        // Linux does not assign this PCI domain to hardware; at most 256 GPUs are eight buses of 32
-        // devices.
+        // Linux does not assign this PCI domain to hardware; 256 GPUs are at most eight buses of 32 devices.
         bdf: Bdf {
             domain: 0xffff,
             bus: (ordinal.0 / 32) as u8,

@@ -1,4 +1,4 @@
-//! [`Launch::Push`](crate::Launch::Push), as one thread.
+//! [`Launch::Push`](crate::Launch::Push) on one thread.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::memfd::View;
 use crate::kernel::PushRequest;
 
-/// The kernel with its addresses resolved.
+/// The kernel with resolved addresses.
 #[derive(Debug)]
 pub(super) struct Push {
     pub(super) base: View,
@@ -24,7 +24,7 @@ impl Push {
     pub(super) fn run(&self) {
         let (began, mut since, mut last) = (Instant::now(), Instant::now(), self.last);
         while since.elapsed() < self.idle && began.elapsed() < self.life {
-            // Acquire: what the CPU stored before the request is visible now.
+            // Acquire: the CPU's stores before the request are now visible.
             let word = self.request.wide_word(0).load(Ordering::Acquire);
             let request = PushRequest::of_word(word);
             if request.map_or(0, PushRequest::number) == last {
@@ -38,7 +38,7 @@ impl Push {
             last = request.number();
             since = Instant::now();
         }
-        // Release: the lines are visible before it.
+        // Release: the lines are visible before this word.
         self.left.word(0).store(self.launch, Ordering::Release);
     }
 

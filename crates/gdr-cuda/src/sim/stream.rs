@@ -28,7 +28,7 @@ impl Worker {
             .spawn(move || {
                 for kernel in work {
                     kernel.run();
-                    // Pairs with the load in `state`: an observer of an idle stream sees its results.
+                    // Pairs with the load in `state`: a thread that finds the stream idle sees its results.
                     count.fetch_add(1, Ordering::Release);
                 }
             })
@@ -45,7 +45,7 @@ impl Worker {
 
     /// Queues one kernel.
     pub(super) fn submit(&mut self, call: &'static str, kernel: Kernel) -> Result<()> {
-        // The thread ends before its queue only when a kernel panics.
+        // The thread ends before its queue only if a kernel panics.
         let gone = |_| Error::Call {
             call,
             result: CuResult::LAUNCH_FAILED,
@@ -55,7 +55,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns whether everything queued so far has run.
+    /// Returns whether all kernels queued so far have run.
     pub(super) fn state(&self) -> StreamState {
         if self.completed.load(Ordering::Acquire) == self.submitted {
             StreamState::Idle

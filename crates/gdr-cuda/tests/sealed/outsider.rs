@@ -1,6 +1,6 @@
-// A complete implementation of `Driver` in safe code. It does not compile in other crates, because
-// the trait is sealed: an example in the documentation of `Driver` shows that. The tests of this
-// crate, which can implement the seal, show that it is otherwise correct.
+// A complete implementation of `Driver` in safe code. It does not compile in other crates, because the trait is sealed:
+// an example in the documentation of `Driver` shows that. The tests of this crate, which can implement the seal, show
+// that the code is otherwise correct.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
