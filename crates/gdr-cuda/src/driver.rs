@@ -165,7 +165,7 @@ pub struct DmaBuf {
 
 /// A GPU driver: NVIDIA's ([`crate::Cuda`]) or the simulation ([`crate::SimDriver`]).
 ///
-///  Every method may be called from any thread, with or without a current CUDA context: an implementation makes the
+/// Every method may be called from any thread, with or without a current CUDA context: an implementation makes the
 /// device's primary context current for the call and restores the caller's afterwards.
 ///
 /// Safe code relies on the results of an implementation: [`crate::HostBuffer`] reads and writes the addresses that

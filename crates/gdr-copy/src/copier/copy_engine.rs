@@ -135,7 +135,7 @@ impl CopyEngine {
         match copied {
             Err((_, Error::Gpu(gdr_cuda::Error::Call { .. }))) if was_kept => {
                 // Kept rings end with their context (`cudaDeviceReset`), and there may be another context.
-                //  SAFETY: the caller's promise.
+                // SAFETY: the caller's promise.
                 unsafe { self.copy_through(None, pageable, pool, threads) }.or(copied)
             }
             _ => copied,

@@ -1,7 +1,7 @@
 //! The packets that leave this host, byte by byte: the IPv4 identification field of segmented sends, and the ICRC over
 //! it.
 //!
-//!  The packets go to a tun interface in a network namespace of the test, where the kernel must segment them in
+//! The packets go to a tun interface in a network namespace of the test, where the kernel must segment them in
 //! software. The test needs CAP_NET_ADMIN and /dev/net/tun, and is reported as skipped without them.
 
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! Another process with a device at the same address and port.
 //!
-//!  The process is this test binary, started with only the test [`another_process`]. It reads commands from standard
+//! The process is this test binary, started with only the test [`another_process`]. It reads commands from standard
 //! input, one a line, and answers with lines that start with [`ANSWER`].
 
 use std::fmt::Display;

@@ -36,7 +36,7 @@ pub(super) struct Range {
 impl Range {
     /// Finds all memory of a request.
     ///
-    ///  A range may cover several adjacent `cuMemMap` mappings (growing buffers consist of them). A range past the end
+    /// A range may cover several adjacent `cuMemMap` mappings (growing buffers consist of them). A range past the end
     /// of any other allocation is an error, even if another allocation follows.
     pub(super) fn locate(cuda: &dyn CudaCalls, request: &PinRequest) -> Result<Self, Error> {
         let past = match range::locate(&|ptr| cuda.pointer_info(ptr), request) {
