@@ -21,7 +21,7 @@ fn a_path_needs_a_global_header() {
         assert!(unsafe { verbs::ibv_create_ah(side.domain, &mut path) }.is_null());
         assert_eq!(errno(), libc::EINVAL);
     }
-    // SAFETY: the domain is alive; a handle that is gone is checked.
+    // SAFETY: the domain exists; the library checks the handle that was destroyed.
     unsafe {
         let ah = verbs::ibv_create_ah(side.domain, &mut side.path());
         assert!(!ah.is_null());

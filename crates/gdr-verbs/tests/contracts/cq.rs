@@ -65,7 +65,7 @@ fn a_poll_returns_how_many_completions_it_took_or_a_negative_value() {
     side.to_error().unwrap();
     let mut wc = [ibv_wc::default(); 8];
     let room = wc.as_mut_ptr();
-    // SAFETY: there is room for as many as are asked for; a queue that was destroyed is checked.
+    // SAFETY: there is room for the requested completions; the library checks a queue that was destroyed.
     unsafe {
         assert_eq!(verbs::poll_cq(side.queue, 0, room), 0);
         assert_eq!(verbs::poll_cq(side.queue, -1, room), 0);
@@ -93,7 +93,7 @@ fn two_threads_that_poll_get_each_completion_once() {
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut wc = ibv_wc::default();
-                // SAFETY: the queue is alive, and there is room for one.
+                // SAFETY: the queue exists, and there is room for one completion.
                 while unsafe { verbs::poll_cq(queue.get(), 1, &mut wc) } == 1 {
                     seen[wc.wr_id as usize].fetch_add(1, Ordering::Relaxed);
                 }
@@ -104,7 +104,7 @@ fn two_threads_that_poll_get_each_completion_once() {
     side.close();
 }
 
-/// Completes receives of a queue pair with these completion queues, more than the second one holds.
+/// Completes receives of a queue pair with these completion queues, more of them than the second queue holds.
 fn overrun(side: &Side, sends: *mut ibv_cq, receives: *mut ibv_cq) {
     let mut init = ibv_qp_init_attr {
         send_cq: sends,
@@ -131,7 +131,7 @@ fn overrun(side: &Side, sends: *mut ibv_cq, receives: *mut ibv_cq) {
 #[test]
 fn the_event_of_an_overrun_names_the_queue_that_cannot_be_used_any_more() {
     let side = Side::new(ibv_qp_type::IBV_QPT_RC);
-    // One size; a size that was another one before; a size that the other one had.
+    // Queues of the same size; a queue that is resized to the size of the other; a queue that is resized from it.
     for (sends, receives, resized) in [(4, 4, None), (4, 9, Some(4)), (4, 4, Some(3))] {
         let (sends, receives) = (make(&side, sends), make(&side, receives));
         if let Some(entries) = resized {

@@ -8,7 +8,7 @@ use gdr_verbs_sys::*;
 use crate::side::*;
 use crate::verbs::{self, Shared, errno};
 
-/// A completion queue with a channel, and a queue pair in INIT that completes there.
+/// Returns a side in INIT whose completion queue has a channel, and the channel.
 fn with_channel(plain: &Side) -> (Side, *mut ibv_comp_channel) {
     // SAFETY: the context is open.
     unsafe {
@@ -34,12 +34,12 @@ fn with_channel(plain: &Side) -> (Side, *mut ibv_comp_channel) {
     }
 }
 
-/// Completes a receive at once: a queue pair in ERR flushes it.
+/// Completes a receive at once, because the queue pair is in ERR and flushes it.
 fn complete(side: &Side) {
     side.receive(1, &mut []).unwrap();
 }
 
-/// Takes an event; returns the status and its queue.
+/// Takes an event; returns the status and the event's queue.
 fn take(channel: *mut ibv_comp_channel) -> (i32, *mut ibv_cq) {
     let (mut of, mut own) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: the channel is alive.
@@ -61,7 +61,7 @@ fn each_request_for_notification_brings_one_event() {
     for _ in 0..3 {
         // SAFETY: the queue is alive.
         assert_eq!(unsafe { verbs::req_notify_cq(side.queue, 0) }, 0);
-        // One that was there before brings none.
+        // A completion that was already in the queue generates no event.
         assert_eq!(take(channel).0, -1);
         complete(&side);
         complete(&side);
@@ -70,7 +70,7 @@ fn each_request_for_notification_brings_one_event() {
         // SAFETY: an event was taken.
         unsafe { verbs::ibv_ack_cq_events(side.queue, 1) };
     }
-    // SAFETY: the queue is alive. UCX's tests read the field.
+    // SAFETY: the queue exists. UCX's tests read the field.
     assert_eq!(unsafe { (*side.queue).comp_events_completed }, 3);
     // SAFETY: each object is destroyed before what it depends on.
     unsafe {

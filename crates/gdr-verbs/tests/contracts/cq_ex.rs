@@ -12,8 +12,7 @@ use crate::verbs::{self, Shared};
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
 const SINGLE_THREADED: u32 = 1;
 
-/// A side whose completions are in an extended queue, and that queue. Its queue pair is connected with
-/// itself.
+/// Returns a side with an extended completion queue, and that queue. The queue pair is connected to itself.
 fn extended(flags: u32) -> (Side, *mut ibv_cq_ex) {
     let plain = Side::new(ibv_qp_type::IBV_QPT_RC);
     let mut wanted = ibv_cq_init_attr_ex {
@@ -22,7 +21,7 @@ fn extended(flags: u32) -> (Side, *mut ibv_cq_ex) {
         flags,
         ..Default::default()
     };
-    // SAFETY: the objects are alive, and the plain ones are not used any more.
+    // SAFETY: the objects exist, and the plain ones are not used any more.
     let (side, queue) = unsafe {
         library().ibv_destroy_qp(plain.pair).unwrap();
         library().ibv_destroy_cq(plain.queue).unwrap();
@@ -48,7 +47,7 @@ fn extended(flags: u32) -> (Side, *mut ibv_cq_ex) {
     (side, queue)
 }
 
-/// Completes receives with these identifiers.
+/// Completes receives with these identifiers, by flushing them.
 fn complete(side: &Side, ids: std::ops::Range<u64>) {
     for id in ids {
         side.receive(id, &mut []).unwrap();

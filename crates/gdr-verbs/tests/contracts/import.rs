@@ -1,4 +1,4 @@
-//! ibv_import_device(3), ibv_import_pd(3), ibv_import_mr(3), ibv_import_dm(3), and their reverses.
+//! ibv_import_device(3), ibv_import_pd(3), ibv_import_mr(3), ibv_import_dm(3), and the reverse functions.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -8,9 +8,9 @@ use gdr_verbs_sys::*;
 use crate::side::*;
 use crate::verbs::{self, errno};
 
-/// A copy of a context's command descriptor.
+/// Returns a duplicate of a context's command descriptor.
 fn copy(context: *mut ibv_context) -> c_int {
-    // SAFETY: the context is open; the call takes a number.
+    // SAFETY: the context is open; `dup` takes a number.
     let copy = unsafe { libc::dup((*context).cmd_fd) };
     assert!(copy >= 0);
     copy

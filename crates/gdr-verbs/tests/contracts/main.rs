@@ -1,5 +1,5 @@
-//! The manual pages of libibverbs as tests: a module for each page, and tests of what its sections
-//! CONCURRENCY, RETURN VALUE and NOTES say. Concurrency is tested with two threads.
+//! The manual pages of libibverbs as tests: one module for each page, with tests of its sections CONCURRENCY, RETURN
+//! VALUE and NOTES. Concurrency is tested with two threads.
 
 #![allow(clippy::unwrap_used)]
 

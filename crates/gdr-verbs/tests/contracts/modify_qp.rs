@@ -10,10 +10,10 @@ use crate::verbs;
 
 const STEPS: [State; 3] = [State::IBV_QPS_INIT, State::IBV_QPS_RTR, State::IBV_QPS_RTS];
 
-/// What a query says, but for padding.
+/// Returns the attributes of a query as text, without padding.
 fn seen(side: &Side) -> String {
     let (attr, _) = side.query();
-    // SAFETY: every value of the union is bytes.
+    // SAFETY: every byte pattern of the union is valid.
     let to = unsafe { attr.ah_attr.grh.dgid.raw };
     format!(
         "{:?}",
@@ -92,7 +92,7 @@ fn none_of_the_attributes_is_modified_if_one_is_invalid() {
             assert_eq!(seen(&side), before, "{n}");
         }
         let mut attr = valid;
-        // Bits that no attribute has, and attributes that this change does not take.
+        // Unknown bits, and attributes that this transition does not permit.
         for (more, errno) in [
             (Mask(1 << 31), libc::EOPNOTSUPP),
             (Mask::IBV_QP_CAP, libc::EINVAL),
@@ -103,7 +103,7 @@ fn none_of_the_attributes_is_modified_if_one_is_invalid() {
         }
         assert_eq!(modify(&side, &mut attr, mask), 0);
     }
-    // Also of a change that takes several.
+    // The same holds for a transition that permits several attributes.
     side.to_state(State::IBV_QPS_SQD).unwrap();
     let before = seen(&side);
     let mut attr = ibv_qp_attr {

@@ -35,7 +35,7 @@ fn rights_of_peers_to_write_need_that_of_this_side() {
             assert_eq!(verbs::ibv_dereg_mr(region), 0);
         }
     }
-    // To read needs none.
+    // A region that peers only read needs no local access.
     let region = register(&side, &mut words, Access::IBV_ACCESS_REMOTE_READ);
     // SAFETY: the region is alive, once.
     unsafe {
@@ -68,7 +68,7 @@ fn a_region_that_could_not_be_changed_is_still_to_be_deregistered() {
     let unmapped = std::ptr::without_provenance_mut(0x1000);
     // SAFETY: the library checks the memory.
     unsafe {
-        // `IBV_REREG_MR_CHANGE_TRANSLATION`, and `IBV_REREG_MR_ERR_INPUT`: the old region is valid.
+        // `IBV_REREG_MR_CHANGE_TRANSLATION`, which fails with `IBV_REREG_MR_ERR_INPUT`: the old region stays valid.
         let changed = verbs::ibv_rereg_mr(region, 1, side.domain, unmapped, 64, 0);
         assert_eq!(changed, -1);
         assert_eq!(verbs::ibv_dereg_mr(region), 0);

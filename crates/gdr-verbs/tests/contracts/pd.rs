@@ -60,7 +60,7 @@ fn opened_devices_outlive_the_list() {
         assert_eq!(verbs::ibv_close_device(context), 0);
         assert_eq!(verbs::ibv_close_device(context), -1);
         assert_eq!(errno(), libc::EINVAL);
-        // The count may be of no interest.
+        // The count may be null.
         let list = verbs::ibv_get_device_list(ptr::null_mut());
         assert!(!list.is_null());
         verbs::ibv_free_device_list(list);
@@ -71,7 +71,7 @@ fn opened_devices_outlive_the_list() {
 fn forks_are_safe_before_and_after_the_first_registration() {
     let side = Side::new(ibv_qp_type::IBV_QPT_RC);
     let mut words = vec![0; 4];
-    // No page is pinned, so a child has copies of all pages without help.
+    // No page is pinned, so a child gets copies of all pages without further measures.
     // SAFETY: functions without arguments.
     unsafe {
         assert_eq!(verbs::ibv_fork_init(), 0);

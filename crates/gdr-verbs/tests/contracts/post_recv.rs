@@ -8,7 +8,7 @@ use crate::side::*;
 use crate::srq::shared_queue;
 use crate::verbs;
 
-/// The requests that fit in each receive queue, and the segments of one.
+/// The number of requests that fit in each receive queue, and the segments of a request.
 const ROOM: usize = 16;
 const SEGMENTS: i32 = 2;
 
@@ -27,7 +27,7 @@ fn list(count: usize) -> Vec<ibv_recv_wr> {
     list
 }
 
-/// Where receives are posted.
+/// The queue that receives are posted to.
 #[derive(Clone, Copy)]
 enum Queue {
     Own,
@@ -35,23 +35,23 @@ enum Queue {
 }
 
 impl Queue {
-    /// Posts a list; returns the status, and the place of `bad_wr` in the list.
+    /// Posts a list; returns the status, and the index of `bad_wr` in the list.
     fn post(self, side: &Side, list: &mut [ibv_recv_wr]) -> (i32, Option<usize>) {
         let (first, mut bad) = (list.as_mut_ptr(), ptr::null_mut());
-        // SAFETY: the queues are alive, and the list is.
+        // SAFETY: the queues and the list exist.
         let status = unsafe {
             match self {
                 Self::Own => verbs::post_recv(side.pair, first, &mut bad),
                 Self::Shared(srq) => verbs::post_srq_recv(side.context, srq, first, &mut bad),
             }
         };
-        // SAFETY: it points into the list.
+        // SAFETY: `bad` points into the list.
         let at = (!bad.is_null()).then(|| unsafe { bad.offset_from(first) } as usize);
         (status, at)
     }
 }
 
-/// Runs a test on the receive queue of a queue pair in INIT, and on a shared one.
+/// Runs a test on the receive queue of a queue pair in INIT, and on a shared receive queue.
 fn on_each(test: impl Fn(&Side, Queue)) {
     let side = Side::new(ibv_qp_type::IBV_QPT_RC);
     side.to_init().unwrap();
@@ -69,7 +69,7 @@ fn processing_stops_at_the_first_failure_and_what_is_before_is_posted() {
         let mut some = list(5);
         some[3].num_sge = SEGMENTS + 1;
         assert_eq!(queue.post(side, &mut some), (libc::EINVAL, Some(3)));
-        // Three are in the queue.
+        // Three requests are already in the queue.
         let posted = queue.post(side, &mut list(ROOM));
         assert_eq!(posted, (libc::ENOMEM, Some(ROOM - 3)));
     });

@@ -10,11 +10,11 @@ use gdr_verbs_sys::*;
 use crate::side::*;
 use crate::verbs::{self, Shared};
 
-/// The requests that fit in the send queue of a [`Side`], and the segments of one.
+/// The number of requests that fit in the send queue of a [`Side`], and the segments of a request.
 const ROOM: usize = 16;
 const SEGMENTS: usize = 2;
 
-/// A side that is connected with itself.
+/// Returns a side that is connected to itself.
 fn looped(kind: ibv_qp_type) -> Side {
     let side = Side::new(kind);
     side.to_init().unwrap();
@@ -23,7 +23,7 @@ fn looped(kind: ibv_qp_type) -> Side {
     side
 }
 
-/// WRITEs of no bytes, in a list.
+/// Returns a list of zero-length WRITEs.
 fn list(count: usize) -> Vec<ibv_send_wr> {
     let mut list: Vec<_> = (0..count as u64)
         .map(|id| ibv_send_wr {
@@ -45,12 +45,12 @@ fn link(list: &mut [ibv_send_wr]) {
     }
 }
 
-/// Posts a list; returns the status, and the place of `bad_wr` in the list.
+/// Posts a list; returns the status, and the index of `bad_wr` in the list.
 fn post(side: &Side, list: &mut [ibv_send_wr]) -> (i32, Option<usize>) {
     let (first, mut bad) = (list.as_mut_ptr(), ptr::null_mut());
-    // SAFETY: the queue pair is alive, and the list is.
+    // SAFETY: the queue pair and the list exist.
     let status = unsafe { verbs::post_send(side.pair, first, &mut bad) };
-    // SAFETY: it points into the list.
+    // SAFETY: `bad` points into the list.
     let at = (!bad.is_null()).then(|| unsafe { bad.offset_from(first) } as usize);
     (status, at)
 }
@@ -110,7 +110,8 @@ fn a_list_without_an_end_is_posted_as_far_as_there_is_room() {
         for n in 0..ROOM {
             assert_eq!(side.completion().wr_id, n as u64 % 5);
         }
-        // A queue that flushes what is posted is never full.
+        // A queue in ERR completes each request at once, so it never fills up; the list is still cut at the size of the
+        // queue.
         side.to_error().unwrap();
         assert_eq!(post(&side, &mut circle), (libc::ENOMEM, Some(ROOM % 5)));
         for _ in 0..ROOM {
@@ -127,7 +128,7 @@ fn a_handle_of_nothing_and_a_state_that_cannot_send_name_the_first_request() {
     let side = Side::new(ibv_qp_type::IBV_QPT_RC);
     assert_eq!(post(&side, &mut list(2)), (libc::EINVAL, Some(0)));
     let (mut list, mut bad) = (list(2), ptr::null_mut());
-    // SAFETY: the context is open; the handle names no queue pair.
+    // SAFETY: the context is open; the handle is not a queue pair, which the library checks.
     let status = unsafe {
         let post = (*side.context).ops.post_send.unwrap();
         post(side.queue.cast(), list.as_mut_ptr(), &mut bad)
@@ -210,7 +211,7 @@ fn requests_of_two_threads_complete_once() {
         for thread in 0..2 {
             scope.spawn(move || {
                 for id in thread * EACH..(thread + 1) * EACH {
-                    // As many as the completion queue has room for.
+                    // Limits the outstanding requests to the room in the completion queue.
                     wait_until(|| queued.load(Ordering::Relaxed) < 32);
                     queued.fetch_add(1, Ordering::Relaxed);
                     let mut wr = list(1);

@@ -1,5 +1,5 @@
-//! ibv_create_qp(3), ibv_create_qp_ex(3), ibv_query_qp(3) and ibv_create_flow(3). What frames a flow selects is
-//! tested where there are interfaces for it.
+//! ibv_create_qp(3), ibv_create_qp_ex(3), ibv_query_qp(3) and ibv_create_flow(3). The frames that a flow selects are
+//! tested in raw_packets, which has interfaces for them.
 
 use gdr_verbs_sys::ibv_qp_type as Type;
 use gdr_verbs_sys::*;
@@ -42,7 +42,7 @@ fn the_capabilities_that_come_back_are_at_least_those_that_were_asked_for() {
             assert!(cap.max_recv_sge >= wanted.max_recv_sge);
             assert!(cap.max_inline_data >= wanted.max_inline_data);
         }
-        // rdma_xclient sends 16 bytes inline, and asks for none.
+        // rdma_xclient sends 16 bytes inline but requests none.
         let mut none = self::init(&side, Type::IBV_QPT_RC);
         none.cap.max_inline_data = 0;
         let other = verbs::ibv_create_qp(side.domain, &mut none);
@@ -60,7 +60,7 @@ fn the_capabilities_that_come_back_are_at_least_those_that_were_asked_for() {
 fn sizes_of_receives_are_ignored_with_a_shared_receive_queue() {
     let side = Side::new(Type::IBV_QPT_RC);
     let shared = shared_queue(&side, 4, 1);
-    // Network cards take UC as well.
+    // Network cards support UC as well.
     for kind in [Type::IBV_QPT_RC, Type::IBV_QPT_UC, Type::IBV_QPT_UD] {
         let mut init = init(&side, kind);
         init.srq = shared;
@@ -88,7 +88,7 @@ fn a_creation_that_fails_returns_null_and_sets_errno() {
         (|init| init.cap.max_send_sge = u32::MAX, libc::EINVAL),
         (|init| init.cap.max_inline_data = u32::MAX, libc::EINVAL),
         (|init| init.send_cq = std::ptr::null_mut(), libc::EINVAL),
-        // Of no service.
+        // Types without a transport service.
         (|init| init.qp_type = Type::IBV_QPT_DRIVER, libc::EOPNOTSUPP),
         (|init| init.qp_type = Type(77), libc::EOPNOTSUPP),
     ];
@@ -152,7 +152,7 @@ fn a_queue_pair_of_another_service_and_a_flow_that_is_none_are_invalid() {
             context: side.context,
             handle: 1,
         };
-        // SAFETY: a structure that no flow has.
+        // SAFETY: a structure that is not a flow, which the library checks.
         let destroyed = unsafe { ibv_destroy_flow(&mut none) };
         assert_eq!(destroyed.unwrap_err().errno(), Errno::EINVAL);
         side.close();

@@ -1,4 +1,4 @@
-//! ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3), ibv_query_pkey(3) and their like.
+//! ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3), ibv_query_pkey(3) and similar functions.
 
 use gdr_verbs_sys::*;
 
@@ -47,7 +47,7 @@ fn queries_of_what_is_not_there_return_as_their_pages_say() {
     let (context, size) = (side.context, size_of::<ibv_gid_entry>());
     // SAFETY: the context is open, and the results have room.
     unsafe {
-        // 0, or the value of errno.
+        // These return 0 or the value of errno.
         assert_eq!(verbs::ibv_query_port(context, 1, &mut port), 0);
         assert_eq!(verbs::ibv_query_port(context, 2, &mut port), libc::EINVAL);
         let query = verbs::_ibv_query_gid_ex;
@@ -55,7 +55,7 @@ fn queries_of_what_is_not_there_return_as_their_pages_say() {
         let beyond = port.gid_tbl_len as u32 + 200;
         assert_eq!(query(context, 1, beyond, &mut entry, 0, size), libc::EINVAL);
         assert_eq!(query(context, 2, 0, &mut entry, 0, size), libc::EINVAL);
-        // 0, or -1.
+        // These return 0 or -1.
         assert_eq!(verbs::ibv_query_gid(context, 1, 0, &mut gid), 0);
         assert_eq!(gid.raw, entry.gid.raw);
         assert_eq!(verbs::ibv_query_gid(context, 1, -1, &mut gid), -1);
@@ -63,13 +63,13 @@ fn queries_of_what_is_not_there_return_as_their_pages_say() {
         assert_eq!(errno(), libc::EINVAL);
         assert_eq!(verbs::ibv_query_pkey(context, 1, 0, &mut pkey), 0);
         assert_eq!(verbs::ibv_query_pkey(context, 1, 99, &mut pkey), -1);
-        // The index, or -1.
+        // This returns the index or -1.
         assert_eq!(verbs::ibv_get_pkey_index(context, 1, pkey), 0);
         assert_eq!(
             verbs::ibv_get_pkey_index(context, 1, 0x1234_u16.to_be()),
             -1
         );
-        // How many, at most as many as there is room for, or a negative errno.
+        // This returns the number of entries, limited by the room, or a negative errno.
         let table = verbs::_ibv_query_gid_table;
         assert_eq!(table(context, &mut entry, 1, 0, size), 1);
         let refused = table(context, &mut entry, 1, 1, size);

@@ -21,7 +21,7 @@ fn init(max_wr: u32, max_sge: u32) -> SrqInit {
     }
 }
 
-/// Attributes with a limit.
+/// Returns attributes with a limit.
 pub(crate) fn limit(srq_limit: u32) -> ibv_srq_attr {
     ibv_srq_attr {
         max_wr: 0,
@@ -67,7 +67,7 @@ fn a_queue_is_not_destroyed_while_a_queue_pair_is_associated_with_it() {
         qp_type: ibv_qp_type::IBV_QPT_UD,
         ..Default::default()
     };
-    // SAFETY: the objects are alive, or handles of what was destroyed.
+    // SAFETY: the objects exist; the library checks handles of destroyed ones.
     unsafe {
         let pair = verbs::ibv_create_qp(side.domain, &mut init);
         assert_eq!(verbs::ibv_destroy_srq(queue), libc::EBUSY);

@@ -8,7 +8,7 @@ use gdr_verbs_sys::*;
 use crate::side::*;
 use crate::verbs;
 
-/// The text at an address.
+/// Returns the text at an address.
 fn text(constant: *const c_char) -> &'static str {
     assert!(!constant.is_null());
     // SAFETY: a constant C string.
@@ -18,7 +18,7 @@ fn text(constant: *const c_char) -> &'static str {
 #[test]
 fn every_value_has_a_constant_string() {
     library();
-    // SAFETY: numbers of any value.
+    // SAFETY: the function accepts every number.
     let of_event = |n| text(unsafe { verbs::ibv_event_type_str(ibv_event_type(n)) });
     let distinct: BTreeSet<_> = (0..=18).map(of_event).collect();
     assert_eq!(distinct.len(), 19);
@@ -37,7 +37,7 @@ fn every_value_has_a_constant_string() {
 #[test]
 fn rates_are_multiples_and_megabits_and_back() {
     library();
-    // SAFETY: numbers of any value.
+    // SAFETY: the functions accept every number.
     unsafe {
         // `IBV_RATE_2_5_GBPS`, `IBV_RATE_10_GBPS`, `IBV_RATE_100_GBPS`.
         for (rate, mult, mbps) in [(2, 1, 2500), (3, 4, 10_000), (16, 40, 103_125)] {

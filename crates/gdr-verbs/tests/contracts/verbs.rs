@@ -1,4 +1,4 @@
-//! The functions of libibverbs as programs of C call them: what they return, and errno.
+//! The functions of libibverbs as C programs call them: return values and errno.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -8,7 +8,7 @@ use crate::side::function;
 
 macro_rules! verbs {
     ($($name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
-        /// The functions, from the first call on: a forked child must not ask the loader.
+        /// The addresses of the functions, found at the first call, because a forked child must not call the loader.
         #[allow(non_upper_case_globals, reason = "the names of C")]
         mod addresses {
             use std::sync::OnceLock;
@@ -23,13 +23,13 @@ macro_rules! verbs {
 
         $(
             /// # Safety
-            /// As its manual page says. Handles may name nothing.
+            /// As documented in its manual page. Handles may be invalid.
             pub(crate) unsafe fn $name($($argument: $type),*) $(-> $returned)? {
                 type Function = unsafe extern "C" fn($($type),*) $(-> $returned)?;
                 let found = || address(concat!(stringify!($name), "\0"));
                 let address = *addresses::$name.get_or_init(found);
                 let address = std::ptr::with_exposed_provenance::<c_void>(address);
-                // SAFETY: it is declared so in verbs.h.
+                // SAFETY: verbs.h declares the function with this type.
                 let function = unsafe { std::mem::transmute::<*const c_void, Function>(address) };
                 // SAFETY: the caller keeps the contract of that function.
                 unsafe { function($($argument),*) }
@@ -38,7 +38,7 @@ macro_rules! verbs {
     };
 }
 
-/// The address of a function whose name ends with a zero.
+/// Returns the address of a function whose name ends with a zero byte.
 fn address(name: &str) -> usize {
     let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap();
     function(name).expose_provenance()
@@ -115,41 +115,41 @@ pub(crate) struct SrqInit {
     pub(crate) attr: ibv_srq_attr,
 }
 
-/// errno, right after the call that set it.
+/// Returns errno, which must be read right after the call that set it.
 pub(crate) fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-/// As the inline function of verbs.h.
+/// Does what the inline function of verbs.h does.
 ///
 /// # Safety
-/// `qp` is alive, and the list is one of requests.
+/// `qp` exists, and `wr` is a list of requests.
 pub(crate) unsafe fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: a queue pair that is alive has a context with all operations.
+    // SAFETY: an existing queue pair has a context with all operations.
     unsafe { (*(*qp).context).ops.post_send.unwrap()(qp, wr, bad) }
 }
 
 /// Like [`post_send`].
 ///
 /// # Safety
-/// As for [`post_send`].
+/// Same as [`post_send`].
 pub(crate) unsafe fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: a queue pair that is alive has a context with all operations.
+    // SAFETY: an existing queue pair has a context with all operations.
     unsafe { (*(*qp).context).ops.post_recv.unwrap()(qp, wr, bad) }
 }
 
 /// Like [`post_send`].
 ///
 /// # Safety
-/// As for [`post_send`], in this context.
+/// Same as [`post_send`], for a queue of this context.
 pub(crate) unsafe fn post_srq_recv(
     context: *mut ibv_context,
     srq: *mut ibv_srq,
@@ -160,21 +160,21 @@ pub(crate) unsafe fn post_srq_recv(
     unsafe { (*context).ops.post_srq_recv.unwrap()(srq, wr, bad) }
 }
 
-/// As the inline function of verbs.h.
+/// Does what the inline function of verbs.h does.
 ///
 /// # Safety
-/// `cq` is alive, and there is room for `room` completions.
+/// `cq` exists, and there is room for `room` completions.
 pub(crate) unsafe fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: a queue that is alive has a context with all operations.
+    // SAFETY: an existing queue has a context with all operations.
     unsafe { (*(*cq).context).ops.poll_cq.unwrap()(cq, room, wc) }
 }
 
-/// As the inline function of verbs.h.
+/// Does what the inline function of verbs.h does.
 ///
 /// # Safety
-/// `cq` is alive.
+/// `cq` exists.
 pub(crate) unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: a queue that is alive has a context with all operations.
+    // SAFETY: an existing queue has a context with all operations.
     unsafe { (*(*cq).context).ops.req_notify_cq.unwrap()(cq, solicited_only) }
 }
 
@@ -211,7 +211,7 @@ pub(crate) fn nonblocking(fd: c_int) {
     assert_eq!(set, 0);
 }
 
-/// The asynchronous events of a context that wait to be taken, with the address of their object.
+/// Takes the pending asynchronous events of a context; returns them with the address of their object.
 pub(crate) fn events(context: *mut ibv_context) -> Vec<(ibv_event_type, usize)> {
     // SAFETY: the context is open, and each event is acknowledged once.
     unsafe {

@@ -11,10 +11,10 @@ use gdr_verbs_sys::*;
 use crate::side::*;
 use crate::verbs::{self, Shared};
 
-/// The requests that fit in the send queue.
+/// The number of requests that fit in the send queue.
 const ROOM: u64 = 4;
 
-/// A side whose queue pair has the extended interface, and that interface. Every request generates a
+/// Returns a side whose queue pair has the extended interface, and that interface. Every request generates a
 /// completion.
 fn extended(kind: ibv_qp_type, room: u32) -> (Side, *mut ibv_qp_ex) {
     let plain = Side::new(kind);
@@ -38,7 +38,7 @@ fn extended(kind: ibv_qp_type, room: u32) -> (Side, *mut ibv_qp_ex) {
     init.cap.max_send_wr = room;
     init.cap.max_recv_wr = 4;
     init.cap.max_inline_data = 64;
-    // SAFETY: the objects are alive, and the plain queue pair is not used any more.
+    // SAFETY: the objects exist, and the plain queue pair is not used any more.
     unsafe {
         library().ibv_destroy_qp(plain.pair).unwrap();
         let made = library().ibv_create_qp_ex(plain.context, &mut init);
@@ -48,7 +48,7 @@ fn extended(kind: ibv_qp_type, room: u32) -> (Side, *mut ibv_qp_ex) {
     }
 }
 
-/// A side that is connected with itself.
+/// Returns a side that is connected to itself.
 fn looped(kind: ibv_qp_type, room: u32) -> (Side, *mut ibv_qp_ex) {
     let (side, extended) = extended(kind, room);
     side.to_init().unwrap();
@@ -57,10 +57,10 @@ fn looped(kind: ibv_qp_type, room: u32) -> (Side, *mut ibv_qp_ex) {
     (side, extended)
 }
 
-/// Adds a request of no bytes.
+/// Adds a zero-length request.
 ///
 /// # Safety
-/// The queue pair is alive, and its section has begun.
+/// The queue pair exists, and its section has begun.
 unsafe fn add(qp: *mut ibv_qp_ex, id: u64) {
     // SAFETY: the contract of this function.
     unsafe {
@@ -70,10 +70,10 @@ unsafe fn add(qp: *mut ibv_qp_ex, id: u64) {
     }
 }
 
-/// Says where the last request goes.
+/// Sets the destination of the last request.
 ///
 /// # Safety
-/// The queue pair is alive, and its section has begun.
+/// The queue pair exists, and its section has begun.
 unsafe fn set_address(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, number: u32) {
     // SAFETY: the contract of this function.
     unsafe { (*qp).wr_set_ud_addr.unwrap()(qp, ah, number, QKEY) };
@@ -82,7 +82,7 @@ unsafe fn set_address(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, number: u32) {
 /// Posts a whole batch.
 ///
 /// # Safety
-/// The queue pair is alive.
+/// The queue pair exists.
 unsafe fn batch(qp: *mut ibv_qp_ex, ids: impl IntoIterator<Item = u64>) -> Result<(), Errno> {
     // SAFETY: the contract of this function.
     unsafe {
@@ -104,7 +104,7 @@ fn batches_of_two_threads_are_whole_and_complete_once() {
                 for first in (0..BATCHES).map(|n| (thread * BATCHES + n) * 4) {
                     wait_until(|| queued.load(Ordering::Relaxed) < 8);
                     queued.fetch_add(4, Ordering::Relaxed);
-                    // The queue frees the place of a request shortly before or after its completion.
+                    // The queue frees the slot of a request shortly before or after its completion.
                     // SAFETY: the queue pair is alive.
                     wait_until(|| unsafe { batch(qp.get(), first..first + 4) }.is_ok());
                 }
@@ -117,7 +117,7 @@ fn batches_of_two_threads_are_whole_and_complete_once() {
             queued.fetch_sub(1, Ordering::Relaxed);
         }
     });
-    // No request of another batch is between the requests of one.
+    // The requests of one batch are not interleaved with another batch.
     for whole in seen.chunks(4) {
         let first = whole[0];
         assert_eq!(first % 4, 0);
@@ -187,11 +187,11 @@ fn nothing_is_executed_before_complete_returns_success() {
     side.close();
 }
 
-/// Requests that cannot all be posted, and the errno of the batch.
+/// A function that adds requests which cannot all be posted, and the errno of the batch.
 type Refused = (unsafe fn(*mut ibv_qp_ex), Errno);
 
 /// # Safety
-/// As for [`add`].
+/// Same as [`add`].
 unsafe fn add_too_many(qp: *mut ibv_qp_ex) {
     for id in 0..=ROOM {
         // SAFETY: the contract of this function.
@@ -200,7 +200,7 @@ unsafe fn add_too_many(qp: *mut ibv_qp_ex) {
 }
 
 /// # Safety
-/// As for [`add`].
+/// Same as [`add`].
 unsafe fn add_too_long(qp: *mut ibv_qp_ex) {
     let mut bytes = [0_u8; 65];
     // SAFETY: the contract of this function; the bytes are readable.
@@ -212,7 +212,7 @@ unsafe fn add_too_long(qp: *mut ibv_qp_ex) {
 }
 
 /// # Safety
-/// As for [`add`].
+/// Same as [`add`].
 unsafe fn add_too_scattered(qp: *mut ibv_qp_ex) {
     let list = [ibv_sge::default(); 33];
     // SAFETY: the contract of this function; the list has this length.
@@ -241,7 +241,7 @@ fn a_batch_with_a_failure_is_aborted_as_a_whole() {
                     ibv_wr_complete(qp).map_err(|error| error.errno()),
                     Err(errno)
                 );
-                // There is as much room as before, and the connection goes on.
+                // The queue has as much room as before, and the connection still works.
                 batch(qp, 10..10 + ROOM).unwrap();
             }
             for id in 10..10 + ROOM {
@@ -252,7 +252,7 @@ fn a_batch_with_a_failure_is_aborted_as_a_whole() {
                 );
             }
         }
-        // Also of a queue that flushes every request at once.
+        // The same holds for a queue that flushes every request at once.
         side.to_error().unwrap();
         // SAFETY: the queue pair is alive.
         let posted = unsafe { batch(qp, 0..=ROOM) };
@@ -265,7 +265,7 @@ fn a_batch_with_a_failure_is_aborted_as_a_whole() {
 #[test]
 fn a_batch_that_does_not_fit_beside_what_is_queued_is_aborted_as_a_whole() {
     let (side, qp) = looped(ibv_qp_type::IBV_QPT_RC, ROOM as u32);
-    // What is posted stays in the queue.
+    // In SQD, posted requests stay in the queue.
     side.to_state(ibv_qp_state::IBV_QPS_SQD).unwrap();
     // SAFETY: the queue pair is alive.
     unsafe {
@@ -356,8 +356,8 @@ fn a_section_may_be_completed_by_another_thread_and_ends_with_its_thread() {
     side.close();
 }
 
-/// How often a thread of this process has gone to sleep. One that waits for a section does so again
-/// and again, to look what it waits for.
+/// Returns how often a thread of this process has gone to sleep. A thread that waits for a section sleeps repeatedly,
+/// because it polls.
 fn sleeps(thread: libc::pid_t) -> u64 {
     let status = fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
     let mut lines = status.lines();
@@ -365,7 +365,7 @@ fn sleeps(thread: libc::pid_t) -> u64 {
     count.unwrap().trim().parse().unwrap()
 }
 
-/// Waits until a thread that says its number has slept a few times.
+/// Waits until a thread that has sent its number has slept a few times.
 fn wait_for_waiter(said: &mpsc::Receiver<libc::pid_t>) {
     let thread = said.recv_timeout(LIMIT).unwrap();
     let before = sleeps(thread);
@@ -373,7 +373,7 @@ fn wait_for_waiter(said: &mpsc::Receiver<libc::pid_t>) {
 }
 
 fn say_number(to: &mpsc::Sender<libc::pid_t>) {
-    // SAFETY: it only returns a number.
+    // SAFETY: `gettid` only returns a number.
     to.send(unsafe { libc::gettid() }).unwrap();
 }
 
@@ -383,7 +383,7 @@ fn a_queue_pair_may_be_destroyed_within_a_section_for_which_a_thread_waits() {
     let (side, qp) = looped(ibv_qp_type::IBV_QPT_RC, ROOM as u32);
     let (kept_qp, qp) = (Shared(kept_qp), Shared(qp));
     let (say, said) = mpsc::channel();
-    // SAFETY: the queue pairs are alive until they are destroyed; their structures stay readable.
+    // SAFETY: the queue pairs exist until they are destroyed; their structures stay readable.
     unsafe {
         ibv_wr_start(kept_qp.get()).unwrap();
         ibv_wr_start(qp.get()).unwrap();
@@ -407,10 +407,10 @@ fn a_queue_pair_may_be_destroyed_within_a_section_for_which_a_thread_waits() {
             }
         });
         wait_for_waiter(&said);
-        // SAFETY: nothing else uses the queue pair but the thread above.
+        // SAFETY: only the thread above uses the queue pair.
         assert_eq!(unsafe { verbs::ibv_destroy_qp(side.pair) }, 0);
         assert_eq!(complete.join().unwrap(), libc::EINVAL);
-        // Had the thread waited until it gave up, this one would have given up before it.
+        // If that thread had ended because of a time-out, this earlier one would have timed out before it.
         assert!(!earlier.is_finished());
         // SAFETY: the queue pair is alive, and this thread is in its section.
         unsafe { ibv_wr_abort(kept_qp.get()).unwrap() };

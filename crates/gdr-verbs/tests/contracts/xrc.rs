@@ -20,7 +20,7 @@ struct XrcdInit {
     oflags: c_int,
 }
 
-/// `struct ibv_srq_init_attr_ex`, with room for what comes after these fields.
+/// `struct ibv_srq_init_attr_ex`, with room for the fields after these.
 #[repr(C)]
 struct SrqInitEx {
     srq_context: *mut c_void,
@@ -34,10 +34,10 @@ struct SrqInitEx {
 }
 
 const XRC: u32 = 1;
-/// Type, protection domain, XRC domain and completion queue.
+/// All mask bits: type, protection domain, XRC domain and completion queue.
 const ALL: u32 = 15;
 
-/// What the inline functions of the header find in front of a context.
+/// Returns the structure that the inline functions of the header find in front of a context.
 fn operations(context: *mut ibv_context) -> *mut verbs_context {
     context
         .map_addr(|at| at - offset_of!(verbs_context, context))
@@ -93,7 +93,7 @@ fn queue_with(side: &Side, xrcd: *mut ibv_xrcd, comp_mask: u32, srq_type: u32) -
 
 fn number(side: &Side, srq: *mut ibv_srq) -> Result<u32, c_int> {
     let mut number = 0;
-    // SAFETY: a handle, which the library checks, and room for a number.
+    // SAFETY: the library checks the handle, and there is room for the number.
     match unsafe { (*operations(side.context)).get_srq_num.unwrap()(srq, &mut number) } {
         0 => Ok(number),
         errno => Err(errno),
@@ -130,7 +130,7 @@ fn initiator(side: &Side) -> *mut ibv_qp {
 
 fn modify(side: &Side, pair: *mut ibv_qp, to: ibv_qp_state, peer: u32, mask: Mask) -> c_int {
     let (mut attr, _) = side.change_to(to, peer);
-    // SAFETY: a handle, which the library checks, and attributes.
+    // SAFETY: the library checks the handle, and the attributes are readable.
     let modified =
         unsafe { library().ibv_modify_qp(pair, &mut attr, (mask | Mask::IBV_QP_STATE).0 as i32) };
     modified.err().map_or(0, |error| error.errno().0)
@@ -149,7 +149,7 @@ const RETRIES: Mask = Mask(
         | Mask::IBV_QP_MAX_QP_RD_ATOMIC.0,
 );
 
-/// Connects an initiator and a target, each with the attributes that the kernel demands of it.
+/// Connects an initiator and a target, each with the attributes that the Linux kernel requires for it.
 fn connect(from: (&Side, *mut ibv_qp), to: (&Side, *mut ibv_qp)) {
     use ibv_qp_state as State;
     // SAFETY: both queue pairs are alive.
@@ -190,7 +190,7 @@ fn a_domain_is_of_its_file_and_its_flags_are_checked() {
     assert_eq!(errno(), libc::EINVAL);
     let second = open(&b, fd, 0);
     assert!(!first.is_null() && !second.is_null());
-    // They are one domain: the queue of one is named in the other.
+    // Both handles are one domain: a queue of one context is a valid destination in the other.
     let numbers = [(&a, first), (&b, second)].map(|(side, xrcd)| {
         let queue = queue_with(side, xrcd, ALL, XRC);
         let number = number(side, queue).unwrap();
@@ -232,7 +232,7 @@ fn a_domain_is_of_its_file_and_its_flags_are_checked() {
 fn what_is_not_of_the_type_is_refused() {
     let side = Side::new(ibv_qp_type::IBV_QPT_RC);
     let xrcd = open(&side, -1, libc::O_CREAT);
-    // Without its completion queue, of the type of tag matching, and with the attributes of that.
+    // Without a completion queue, with the tag matching type, and with the tag matching attributes.
     for (mask, kind, expected) in [
         (7, XRC, libc::EINVAL),
         (ALL, 2, libc::EOPNOTSUPP),
@@ -246,7 +246,7 @@ fn what_is_not_of_the_type_is_refused() {
     assert_eq!(number(&side, basic), Err(libc::EOPNOTSUPP));
     // SAFETY: the queue is alive.
     assert_eq!(unsafe { verbs::ibv_destroy_srq(basic) }, 0);
-    // A target without a domain.
+    // A target without an XRC domain.
     assert!(target(&side, ptr::null_mut()).is_null());
     assert_eq!(errno(), libc::EINVAL);
     let pair = target(&side, xrcd);

@@ -1,4 +1,4 @@
-//! Attributes and values that a device does not have, and the speed of its port.
+//! Attributes and values that a device does not support, and the speed of its port.
 
 use std::ffi::c_int;
 
@@ -36,7 +36,7 @@ fn the_speed_of_the_port_is_that_of_its_lanes() {
     };
     // SAFETY: the context is open.
     let port = unsafe { library().query_port(side.context, 1) }.unwrap();
-    // 4x, and 25 Gb/s a lane, in the codes of the specification.
+    // 4x lanes of 25 Gb/s each, in the codes of the specification.
     assert_eq!((port.active_width, port.active_speed), (2, 32));
     assert_eq!(speed(1), (0, 1000), "in units of 100 Mb/s");
     assert_eq!(speed(2).0, libc::EINVAL);

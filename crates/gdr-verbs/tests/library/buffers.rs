@@ -54,14 +54,14 @@ impl Buffer {
         (fd, last_errno())
     }
 
-    /// May be called again: the library knows the handles.
+    /// Frees the buffer. May be called again, because the library checks the handle.
     fn free(&self) {
         // SAFETY: as above.
         unsafe { typed_function::<Free>(c"ibv_free_buf")(self.handle) };
     }
 
     fn bytes(&self) -> Vec<u8> {
-        // SAFETY: the buffer is this long, and no transfer runs.
+        // SAFETY: the buffer has this length, and no transfer is in progress.
         unsafe { std::slice::from_raw_parts(self.address.cast(), LEN) }.to_vec()
     }
 
@@ -221,7 +221,7 @@ fn registration_by_attributes_refuses_what_does_not_belong_together() {
         (ADDR | FD_OFFSET, libc::EINVAL),
         (FD | FD_OFFSET, libc::EINVAL),
         (FD | IOVA, libc::EINVAL),
-        // The buffer is null.
+        // The buffer handle is null.
         (ADDR | BUF, libc::EINVAL),
         (FD | FD_OFFSET | IOVA | BUF, libc::EINVAL),
         (ADDR | DMAH, libc::EOPNOTSUPP),

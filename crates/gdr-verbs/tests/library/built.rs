@@ -1,4 +1,4 @@
-//! The libraries as users have them.
+//! The libraries as they are built for users.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Builds and links the libraries by the task that builds them for users; returns their folder.
+/// Builds and links the libraries with the task that builds them for users; returns their folder.
 pub(crate) fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        // A child of a test that has built them.
+        // Set for a child of a test that has built them.
         if let Some(built) = std::env::var_os("GDR_TEST_LIBRARIES") {
             return built.into();
         }
@@ -24,7 +24,7 @@ pub(crate) fn libraries() -> &'static Path {
         assert_eq!(unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) }, 0);
         let mut built = String::new();
         lock.read_to_string(&mut built).unwrap();
-        // `cargo nextest` runs each test in a process of its own; one of them builds.
+        // `cargo nextest` runs each test in a process of its own; only one of them builds.
         let run = std::env::var("NEXTEST_RUN_ID").unwrap_or_default();
         if !run.is_empty() && run == built {
             return out;

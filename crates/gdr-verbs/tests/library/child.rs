@@ -5,16 +5,16 @@ use std::panic::{self, AssertUnwindSafe};
 
 use crate::side::library;
 
-/// A forked child, with its number.
+/// The process ID of a forked child.
 pub(crate) struct Child(pub(crate) libc::pid_t);
 
 impl Child {
     /// Runs `work` in a child, which then ends by `_exit`: with 0 unless it panics or hangs.
     pub(crate) fn fork(work: impl FnOnce()) -> Self {
-        // It is built and loaded here. A child cannot wait for another thread of its parent that does so.
+        // Builds and loads the library here: a child cannot wait for another thread of its parent that does so.
         library();
-        // SAFETY: the child calls the library, which is what is tested, and the C library's allocator,
-        // which may be used after a fork.
+        // SAFETY: the child calls the library, which this tests, and the C library's allocator, which may be used after
+        // a fork.
         match unsafe { libc::fork() } {
             0 => {
                 // SAFETY: ends a child that hangs.
@@ -35,7 +35,7 @@ impl Child {
         assert_eq!(unsafe { libc::kill(self.0, libc::SIGKILL) }, 0);
     }
 
-    /// Waits for its end; returns its status as `waitpid` has it.
+    /// Waits for the end of the child; returns its status as reported by `waitpid`.
     pub(crate) fn wait(self) -> c_int {
         let mut status = 0;
         // SAFETY: a child of this process.

@@ -52,7 +52,7 @@ impl Counter {
         }
     }
 
-    /// Successes and failures.
+    /// Returns the number of successes and of failures.
     fn read(self) -> (u64, u64) {
         let values = [c"ibv_read_comp_cntr", c"ibv_read_err_comp_cntr"].map(|name| {
             let mut value = 0;
@@ -153,7 +153,7 @@ fn requests_are_counted_by_their_operation_at_both_ends_signalled_or_not() {
         a.send(write, &mut [segment(source, 0, len)]).unwrap();
     }
     let mut atomic = silent(ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD);
-    // SAFETY: the region is alive; any bytes are a request.
+    // SAFETY: the region exists; every byte pattern is a valid request.
     unsafe {
         atomic.wr.atomic.remote_addr = target.as_ref().addr.addr() as u64;
         atomic.wr.atomic.rkey = target.as_ref().rkey;
@@ -161,7 +161,7 @@ fn requests_are_counted_by_their_operation_at_both_ends_signalled_or_not() {
     a.send(atomic, &mut [segment(source, 0, 8)]).unwrap();
     let signalled = request(2, ibv_wr_opcode::IBV_WR_RDMA_READ, target, 0);
     a.send(signalled, &mut [segment(source, 0, 3000)]).unwrap();
-    // The only one that the program wants in its queue.
+    // The only completion that the program requested.
     assert_eq!(a.completion().wr_id, 2);
     assert!(a.poll().is_none());
     assert_eq!(b.completion().wr_id, 9);
@@ -274,7 +274,7 @@ fn a_counter_of_another_kind_is_refused_and_the_device_says_what_it_counts() {
         ..plain(BYTES)
     };
     assert_eq!(refused(flags), Some(libc::EINVAL));
-    // A later structure is longer.
+    // The structure of a later version is longer.
     let mut caps = [ibv_comp_cntr_caps {
         max_value: 1,
         max_counters: 1,

@@ -9,7 +9,7 @@ use crate::side::*;
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
 
-/// An operation of the provider, of an open context.
+/// Returns an operation of the provider of an open context.
 macro_rules! op {
     ($side:expr, $field:ident) => {{
         let offset = std::mem::offset_of!(verbs_context, $field);
@@ -63,7 +63,7 @@ fn device_memory_is_copied_and_reached_by_peers_at_addresses_from_zero_on() {
             assert_eq!(to(memory, offset, place, len), errno);
             assert_eq!(from(place, memory, offset, len), errno);
         }
-        // A region keeps it.
+        // A region keeps the memory allocated.
         let free = op!(b, free_dm);
         assert_eq!(free(memory), libc::EBUSY);
         deregister(region);
@@ -106,11 +106,11 @@ fn a_null_region_sends_zeros_and_takes_what_is_read_into_it() {
 /// Registers memory for paging on demand.
 fn on_demand(side: &Side, address: *mut c_void, len: usize) -> Result<NonNull<ibv_mr>, VerbError> {
     let access = all_access() | ibv_access_flags::IBV_ACCESS_ON_DEMAND;
-    // SAFETY: it need not be mapped.
+    // SAFETY: memory for on-demand paging need not be mapped.
     unsafe { library().reg_mr(side.domain, address, len, access) }
 }
 
-/// Pages that are not mapped.
+/// Pages that are inaccessible at first.
 struct Hole(*mut c_void);
 
 const HOLE: usize = 1 << 16;
@@ -179,7 +179,7 @@ fn on_demand_memory_fails_requests_where_nothing_is_mapped_and_not_the_program()
     add.wr.atomic.compare_add = 5;
     a.send(add, &mut [segment(source, 8, 8)]).unwrap();
     assert_eq!(a.completion().status, SUCCESS);
-    // SAFETY: a word of the pages, which no request writes now.
+    // SAFETY: two words of the pages, which no request writes at this point.
     let words =
         unsafe { [hole.0.byte_add(8), hole.0.byte_add(4096)].map(|at| at.cast::<u64>().read()) };
     assert_eq!((words, near[1]), ([12, 7], 7));
@@ -272,7 +272,7 @@ fn a_parent_domain_reaches_the_regions_of_its_domain_and_keeps_it() {
         let errno = |verb: Result<(), VerbError>| verb.map_err(|error| error.errno());
         assert_eq!(errno(library().ibv_dealloc_pd(b.domain)), Err(Errno::EBUSY));
         assert_eq!(op!(b, dealloc_td)(td), libc::EBUSY);
-        // The queue pair belongs to the domain, the region to the parent domain.
+        // The queue pair belongs to the protection domain, the region to the parent domain.
         let (mut near, mut far) = ([5_u64], [0_u64]);
         let source = a.register(&mut near);
         let target = library()

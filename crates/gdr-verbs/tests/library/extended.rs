@@ -5,11 +5,10 @@ use gdr_verbs_sys::*;
 
 use crate::side::*;
 
-/// A side with extended queues, the operations of its queue pair, and both in their extended form.
+/// Returns a side with extended queues and a queue pair with these operations, and both in their extended form.
 fn extended(kind: ibv_qp_type, operations: Operations) -> (Side, *mut ibv_cq_ex, *mut ibv_qp_ex) {
     let plain = Side::new(kind);
-    // SAFETY: the context and its objects are alive until the side is closed; the plain queues are not
-    // used any more.
+    // SAFETY: the context and its objects exist until the side is closed; the plain queues are not used any more.
     unsafe {
         library().ibv_destroy_qp(plain.pair).unwrap();
         library().ibv_destroy_cq(plain.queue).unwrap();
@@ -71,7 +70,7 @@ fn all_operations() -> Operations {
         | Operations::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
 }
 
-/// Waits for the first completion of a queue and begins to poll.
+/// Waits for the first completion of a queue and begins to poll it.
 fn start(queue: *mut ibv_cq_ex) {
     wait_until(|| {
         // SAFETY: the queue is alive and not being polled.
@@ -162,7 +161,7 @@ fn a_batch_with_an_error_or_that_is_aborted_posts_nothing() {
     let mut words = vec![1_u64; 8];
     let target = b.register(&mut words);
     let to = segment(target, 0, 8);
-    // SAFETY: as above; a list of three segments is longer than the queue pair takes.
+    // SAFETY: as above; a list of three segments is longer than the queue pair supports.
     unsafe {
         (*pair).wr_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         ibv_wr_start(pair).unwrap();
@@ -180,7 +179,7 @@ fn a_batch_with_an_error_or_that_is_aborted_posts_nothing() {
         ibv_wr_rdma_write(pair, to.lkey, to.addr).unwrap();
         ibv_wr_abort(pair).unwrap();
         assert_eq!(ibv_start_poll(queue), Ok(Polled::Empty));
-        // Nothing of the next batch is left over.
+        // The refused batch leaves nothing in the next one.
         ibv_wr_start(pair).unwrap();
         (*pair).wr_id = 4;
         ibv_wr_rdma_write(pair, to.lkey, to.addr).unwrap();
@@ -266,7 +265,7 @@ fn a_resized_queue_keeps_its_completions_and_is_not_made_smaller_than_they_are()
     side.close();
 }
 
-/// The status and the operation of the next completion.
+/// Returns the status and the operation of the next completion.
 fn next(queue: *mut ibv_cq_ex) -> (ibv_wc_status, ibv_wc_opcode) {
     start(queue);
     // SAFETY: the queue is being polled.
@@ -287,7 +286,7 @@ fn an_atomic_write_stores_a_word_and_a_flush_needs_its_right() {
         (flushed, 1, 1, ibv_wc_status::IBV_WC_SUCCESS),
         (Flags(0), 0, 1, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
         (Flags(0), 1, 1, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
-        // The queue pair has no right to persistent FLUSH.
+        // The queue pair does not permit persistent FLUSH.
         (flushed, 0, 2, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR),
     ] {
         let (a, queue, pair) = extended(ibv_qp_type::IBV_QPT_RC, operations);
@@ -392,7 +391,7 @@ fn completions_have_the_time_at_which_they_came() {
             times
         };
         assert!(device > last);
-        // The clocks are read one after the other.
+        // The two clocks are read one after the other.
         let second = 1_000_000_000;
         assert!(
             (begin - second..clock() + second).contains(&wall),

@@ -1,4 +1,4 @@
-//! The GIDs of a port, and the indices that name them.
+//! The GIDs of a port, and their indices.
 
 use std::ffi::c_int;
 
@@ -9,7 +9,7 @@ use gdr_verbs_sys::*;
 
 use crate::side::*;
 
-/// The indices that programs for rxe and mlx5 have fixed in their source, and those between.
+/// The indices that programs for rxe and mlx5 hard-code, and the indices between them.
 const INDICES: [u8; 4] = [0, 1, 2, 3];
 
 type CreateAh = unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
@@ -26,7 +26,7 @@ fn every_index_that_programs_use_names_the_gid_and_the_table_lists_it_once() {
     let first = query(&side, 0).unwrap();
     for index in INDICES {
         let entry = query(&side, index.into()).unwrap();
-        // SAFETY: every value of the union is valid.
+        // SAFETY: every byte pattern of the union is valid.
         unsafe { assert_eq!(entry.gid.raw, first.gid.raw) };
         assert_eq!(entry.gid_index, u32::from(index));
         assert_eq!(entry.gid_type, ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0);
@@ -75,7 +75,7 @@ fn a_connection_and_an_address_handle_may_name_any_of_these_indices() {
         assert_eq!(b.completion().status, ibv_wc_status::IBV_WC_SUCCESS);
         let mut path = a.path();
         path.grh.sgid_index = index;
-        // SAFETY: the functions have these types; the domain is alive, and the handle destroyed once.
+        // SAFETY: the functions have these types; the domain exists, and the handle is destroyed once.
         unsafe {
             let handle = typed_function::<CreateAh>(c"ibv_create_ah")(a.domain, &mut path);
             assert!(!handle.is_null(), "{index}");

@@ -1,5 +1,5 @@
-//! The library as programs load it: built and linked as for an installation, opened by `dlopen`, and
-//! called through the declarations of rdma-core's header.
+//! The library as programs load it: built and linked as for an installation, opened by `dlopen`, and called through the
+//! declarations of rdma-core's header.
 
 #![allow(clippy::unwrap_used)]
 

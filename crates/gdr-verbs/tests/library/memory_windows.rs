@@ -1,4 +1,4 @@
-//! Memory windows of both types, and the requests that begin and end them.
+//! Memory windows of both types, and the requests that bind and invalidate them.
 
 use std::ptr::NonNull;
 
@@ -9,7 +9,7 @@ use crate::side::*;
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
 const REFUSED: ibv_wc_status = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
 
-/// Two sides; the second one has memory to which windows may be bound, and a window.
+/// Two sides; the second one has memory that permits the binding of windows, and a window.
 struct Windows {
     a: Side,
     b: Side,
@@ -29,7 +29,7 @@ impl Windows {
         let address = far.as_mut_ptr().cast();
         // SAFETY: the words live until the region is deregistered.
         let target = unsafe { library().reg_mr(b.domain, address, 64, access) }.unwrap();
-        // SAFETY: the context is open, and so is its domain.
+        // SAFETY: the context is open, and the domain exists.
         let window = unsafe { ((*b.context).ops.alloc_mw.unwrap())(b.domain, kind) };
         Self {
             a,
@@ -42,7 +42,7 @@ impl Windows {
         }
     }
 
-    /// The second to the fourth word of the memory, for WRITEs.
+    /// Returns the second to fourth word of the memory, with access for WRITEs.
     fn range(&self) -> ibv_mw_bind_info {
         ibv_mw_bind_info {
             mr: self.target.as_ptr(),
@@ -76,7 +76,7 @@ impl Windows {
         }
     }
 
-    /// Posts a request that binds the window of type 2 under a key.
+    /// Posts a request that binds the window of type 2 with a key.
     fn post_bind(&self, rkey: u32, range: ibv_mw_bind_info) -> Result<(), Errno> {
         let mut wr = signalled(ibv_wr_opcode::IBV_WR_BIND_MW);
         wr.__bindgen_anon_2.bind_mw.mw = self.window.as_ptr();
@@ -85,13 +85,13 @@ impl Windows {
         self.b.send(wr, &mut [])
     }
 
-    /// The next key of the window.
+    /// Returns the next key of the window.
     fn next_key(&self) -> u32 {
         let key = self.rkey();
         (key & !0xff) | (key.wrapping_add(1) & 0xff)
     }
 
-    /// The status of a request of the peer for a word.
+    /// Returns the status of the peer's request for a word.
     fn access(&self, opcode: ibv_wr_opcode, rkey: u32, word: u64) -> ibv_wc_status {
         let mut wr = signalled(opcode);
         wr.wr.rdma.rkey = rkey;
@@ -139,7 +139,7 @@ fn signalled(opcode: ibv_wr_opcode) -> ibv_send_wr {
     }
 }
 
-/// A request by the key of the first side's region that ends a key of the second one.
+/// Posts a request that invalidates a key.
 fn invalidate(side: &Side, opcode: ibv_wr_opcode, rkey: u32) {
     let mut wr = signalled(opcode);
     wr.__bindgen_anon_1.invalidate_rkey = rkey;
@@ -174,7 +174,7 @@ fn a_window_of_type_1_permits_its_range_and_rights_until_it_is_bound_again() {
     let windows = Windows::new(ibv_mw_type::IBV_MW_TYPE_1);
     assert_eq!(windows.bind(windows.range()), 0);
     let first = windows.rkey();
-    // Of no bytes: it is not bound any more, and the region can end.
+    // A bind of zero length unbinds the window, so the region can be deregistered.
     let nothing = ibv_mw_bind_info {
         length: 0,
         ..windows.range()
@@ -212,7 +212,7 @@ fn a_window_of_type_2_ends_by_a_request_of_either_side_and_by_its_destruction() 
                 let received = windows.b.completion();
                 assert_eq!((received.status, received.wr_id), (SUCCESS, 5));
                 assert_ne!(received.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0, 0);
-                // SAFETY: the flag says that this member is set.
+                // SAFETY: the flag indicates that this member is set.
                 let ended = unsafe { received.__bindgen_anon_1.invalidated_rkey };
                 assert_eq!(ended, rkey);
             }
@@ -239,7 +239,7 @@ fn a_bound_window_of_type_2_is_not_bound_again_and_only_its_queue_pair_ends_it()
     let again = windows.b.completion().status;
     assert_eq!(again, ibv_wc_status::IBV_WC_MW_BIND_ERR);
     windows.close();
-    // The key of a region is none of a window.
+    // The key of a region is not a valid key of a window.
     let windows = Windows::new(ibv_mw_type::IBV_MW_TYPE_2);
     // SAFETY: the region is alive.
     let of_region = unsafe { windows.target.as_ref() }.rkey;
@@ -312,7 +312,7 @@ fn what_no_window_can_be_bound_to_is_refused_when_it_is_posted() {
             "{range:?}"
         );
     }
-    // Nothing of it is left.
+    // No window is bound any more.
     windows.deregister().unwrap();
     windows.free();
     deregister(plain);

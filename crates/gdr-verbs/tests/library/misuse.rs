@@ -1,4 +1,4 @@
-//! Sequences of calls in any order, with handles of destroyed objects and keys of regions that ended.
+//! Calls in any order, with handles of destroyed objects and keys of deregistered regions.
 
 use std::ptr::NonNull;
 
@@ -60,7 +60,7 @@ fn what_the_device_does_not_offer_is_refused_as_not_supported() {
     let local = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
     let unknown = local | ibv_access_flags(1 << 15);
     let (address, len) = (words.as_mut_ptr().cast(), size_of_val(&*words));
-    // SAFETY: the words are alive, and not registered.
+    // SAFETY: the words exist, and the registration fails.
     let refused = unsafe { library().reg_mr(side.domain, address, len, unknown) };
     assert_eq!(refused.unwrap_err().errno(), Errno::EINVAL);
     let wr = ibv_send_wr {
@@ -92,7 +92,7 @@ fn what_the_device_does_not_offer_is_refused_as_not_supported() {
     side.close();
 }
 
-/// What a program may do next.
+/// A call that a program may make next.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write,
@@ -123,12 +123,12 @@ fn steps() -> impl Strategy<Value = Vec<(Step, bool)>> {
 struct Program {
     sides: [Side; 2],
     regions: [Option<NonNull<ibv_mr>>; 2],
-    /// Keys and address that stay after deregistration.
+    /// Keys and addresses, which are kept after deregistration.
     last: [(ibv_sge, u32); 2],
 }
 
 impl Program {
-    /// Does a step, and returns how many completions it must have at most.
+    /// Performs a step; returns the maximum number of completions that it may generate.
     fn step(&mut self, step: Step, second: bool) -> usize {
         let (own, other) = if second { (1, 0) } else { (0, 1) };
         let side = &self.sides[own];
@@ -159,7 +159,7 @@ impl Program {
                 return 0;
             }
             Step::Init => {
-                // Refused in every state that the pair can have.
+                // Refused in every state that the queue pair can have.
                 assert_eq!(side.to_init().unwrap_err().errno(), Errno::EINVAL);
                 return 0;
             }
@@ -171,8 +171,8 @@ impl Program {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a program does, it gets no more completions than it posted requests, and what it
-    /// destroys, also with requests in flight, is gone.
+    /// Whatever a program does, it gets at most one completion for each posted request, and the objects that it
+    /// destroys, even with requests in flight, no longer exist.
     #[test]
     fn no_sequence_of_calls_breaks_the_library(steps in steps()) {
         let (a, b) = sides();

@@ -1,4 +1,4 @@
-//! Creation and destruction of objects in any order: which calls succeed, and the errno of the others.
+//! Creation and destruction of objects in any order: which calls succeed, and the errno of failing calls.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -37,7 +37,7 @@ const KINDS: [Kind; 7] = [
     Kind::AddressHandle,
 ];
 
-/// A call. Each number selects a handle: of an object, of a destroyed one, or of another kind.
+/// A call. Each number selects a handle: an object, a destroyed object, or an object of another kind.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Create(Kind, [usize; 3]),
@@ -53,7 +53,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call, 1..120)
 }
 
-/// What exists, by address, and what each object uses.
+/// The existing objects by address, with the objects that each one uses.
 #[derive(Default)]
 struct Model(BTreeMap<usize, (Kind, Vec<usize>)>);
 
@@ -62,7 +62,7 @@ impl Model {
         self.0.get(&address).is_some_and(|(own, _)| *own == kind)
     }
 
-    /// The errno of a creation from these.
+    /// Returns the expected result of a creation with these handles.
     fn create(&self, uses: &[(usize, Kind)]) -> Result<(), Errno> {
         match uses.iter().all(|(address, kind)| self.is(*address, *kind)) {
             true => Ok(()),
@@ -83,7 +83,7 @@ fn at<T>(address: usize) -> *mut T {
     std::ptr::with_exposed_provenance_mut(address)
 }
 
-/// A pointer that a function returned, or its errno.
+/// Returns the address of a created object, or errno.
 fn created<T>(object: *mut T) -> Result<usize, Errno> {
     if object.is_null() {
         let error = std::io::Error::last_os_error();
@@ -103,7 +103,7 @@ fn errno<T>(result: Result<T, VerbError>) -> Result<T, Errno> {
     result.map_err(|error| error.errno())
 }
 
-/// What a creation uses, in the order of [`create`].
+/// Returns the handles that a creation uses, in the order of [`create`].
 fn uses(kind: Kind, on: [usize; 3]) -> Vec<(usize, Kind)> {
     let [first, second, third] = on;
     match kind {
@@ -202,7 +202,7 @@ fn no_verb_takes_a_pointer_that_is_no_handle() {
         for kind in KINDS {
             assert_eq!(destroy(kind, address), Err(Errno::EINVAL), "{kind:?}");
             let needs = !uses(kind, [address; 3]).is_empty();
-            // A completion queue needs no channel.
+            // A completion queue does not need a channel.
             if needs && !(kind == Kind::Queue && address == 0) {
                 let refused = create(&side, kind, [address; 3], &mut words);
                 assert_eq!(refused, Err(Errno::EINVAL), "{kind:?}");
@@ -215,8 +215,8 @@ fn no_verb_takes_a_pointer_that_is_no_handle() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever a program creates and destroys, and from whatever handles: an object that another one
-    /// uses is busy, a handle of no object is invalid, and all other calls succeed.
+    /// Whatever a program creates and destroys, and with whatever handles: an object that another object uses is busy,
+    /// an invalid handle fails with `EINVAL`, and all other calls succeed.
     #[test]
     fn objects_are_busy_while_they_are_used_and_invalid_when_they_are_gone(calls in calls()) {
         let side = Side::new(ibv_qp_type::IBV_QPT_RC);
@@ -248,7 +248,7 @@ proptest! {
                 }
             }
         }
-        // Closing the device ends all that is left.
+        // Closing the device destroys all remaining objects.
         side.close();
         for (address, (kind, _)) in model.0 {
             prop_assert_eq!(destroy(kind, address), Err(Errno::EINVAL));

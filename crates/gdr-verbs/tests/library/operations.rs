@@ -56,7 +56,7 @@ const CHANGE_ACCESS: c_int = 4;
 
 #[test]
 fn a_region_that_is_registered_again_keeps_the_keys_that_the_peer_has() {
-    // SAFETY: it is declared so in verbs.h.
+    // SAFETY: verbs.h declares the function with this type.
     let reregister =
         unsafe { std::mem::transmute::<*mut c_void, Reregister>(function(c"ibv_rereg_mr")) };
     let (a, b) = sides();
@@ -67,7 +67,7 @@ fn a_region_that_is_registered_again_keeps_the_keys_that_the_peer_has() {
     let again = |flags, address: &mut Vec<u64>, access: ibv_access_flags| {
         let (domain, access) = (std::ptr::null_mut(), access.0.cast_signed());
         let address = address.as_mut_ptr().cast();
-        // SAFETY: the region is alive, and the words are.
+        // SAFETY: the region and the words exist.
         unsafe { reregister(target.as_ptr(), flags, domain, address, 8, access) }
     };
     assert_eq!(again(CHANGE_TRANSLATION, &mut new, all_access()), 0);
@@ -125,7 +125,7 @@ fn messages_fill_receives_in_order_with_their_immediates() {
     b.close();
 }
 
-/// As rxe and mlx5 have it: each packet has this header, whatever the service.
+/// rxe and mlx5 behave like this: each packet has this header, whatever the service.
 #[test]
 fn received_messages_had_a_network_header_and_requests_that_were_sent_had_none() {
     for kind in [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC] {
@@ -137,7 +137,7 @@ fn received_messages_had_a_network_header_and_requests_that_were_sent_had_none()
         a.send(send, &mut [segment(source, 0, 64)]).unwrap();
         let flags = [b.completion(), a.completion()].map(|wc| wc.wc_flags);
         assert_eq!(flags, [ibv_wc_flags::IBV_WC_GRH.0, 0], "{kind:?}");
-        // A receive that fails brings no message, so no header either.
+        // A failed receive has no message, and therefore no header.
         b.receive(3, &mut []).unwrap();
         b.to_error().unwrap();
         let flushed = b.completion();
@@ -153,7 +153,7 @@ fn received_messages_had_a_network_header_and_requests_that_were_sent_had_none()
 #[test]
 fn a_queue_pair_has_as_many_reads_outstanding_as_the_device_allows() {
     let (a, b) = sides();
-    // It was asked for 128.
+    // The test requested 128.
     assert_eq!(a.attributes().max_rd_atomic, 16);
     a.close();
     b.close();
@@ -217,7 +217,7 @@ fn a_completion_event_comes_once_for_each_request_of_one() {
         with_events.to_init().unwrap();
         with_events.receive(1, &mut []).unwrap();
         with_events.receive(2, &mut []).unwrap();
-        // Both are flushed, with one event.
+        // Both receives are flushed, with one event.
         with_events.to_error().unwrap();
         let (mut of, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         verbs
@@ -238,8 +238,8 @@ fn a_completion_event_comes_once_for_each_request_of_one() {
     b.close();
 }
 
-/// Destroys an object in a thread of its own, acknowledges its event once the destruction has begun, and
-/// returns how long the destruction took.
+/// Destroys an object in another thread, acknowledges its event once the destruction has begun, and returns how long
+/// the destruction took.
 fn destroyed_while_acknowledged(
     destroy: impl FnOnce() + Send,
     has_begun: impl Fn() -> bool,
@@ -261,7 +261,7 @@ fn destroyed_while_acknowledged(
 
 #[test]
 fn an_event_of_an_object_may_be_acknowledged_while_it_is_destroyed() {
-    // Less than the library waits for events that are never acknowledged.
+    // Shorter than the library waits for events that are never acknowledged.
     const SOON: Duration = Duration::from_secs(10);
     let (a, b) = sides();
     let verbs = library();

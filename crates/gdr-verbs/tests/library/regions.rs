@@ -1,4 +1,4 @@
-//! Memory regions: parts of memory, no memory, and `ibv_rereg_mr`.
+//! Memory regions: parts of memory, empty regions, and `ibv_rereg_mr`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ type Rereg =
 const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 2;
 const CHANGE_ACCESS: c_int = 4;
-/// `IBV_REREG_MR_ERR_INPUT`: the region is as it was.
+/// `IBV_REREG_MR_ERR_INPUT`: the region is unchanged.
 const ERR_INPUT: c_int = -1;
 
 fn rereg() -> Rereg {
@@ -23,11 +23,11 @@ fn rereg() -> Rereg {
 
 fn no_memory(side: &Side) -> NonNull<ibv_mr> {
     let nowhere = std::ptr::null_mut();
-    // SAFETY: no bytes.
+    // SAFETY: the region has no bytes.
     unsafe { library().reg_mr(side.domain, nowhere, 0, all_access()) }.unwrap()
 }
 
-/// The key by which the peer names a region, and its address.
+/// Returns the key and the address of a region for the peer.
 fn remote(region: NonNull<ibv_mr>) -> (u32, u64) {
     // SAFETY: the region is alive.
     let region = unsafe { region.as_ref() };
@@ -78,7 +78,7 @@ fn a_region_of_no_bytes_has_a_key_and_takes_messages_of_no_bytes() {
             (ibv_wc_status::IBV_WC_SUCCESS, 0)
         );
     }
-    // One byte is one too many.
+    // Even one byte exceeds an empty region.
     let mut byte = [0_u64];
     let source = a.register(&mut byte);
     a.send(write_to((target.rkey, 0)), &mut [segment(source, 0, 1)])
@@ -134,7 +134,7 @@ fn a_region_registered_again_has_the_new_memory_and_a_key_for_it() {
     let before = remote(target);
     let (address, len) = (new.as_mut_ptr().cast(), size_of_val(&new[..]));
     let access = all_access().0.cast_signed();
-    // SAFETY: the region and the new memory are alive.
+    // SAFETY: the region and the new memory exist.
     let changed = unsafe {
         let nothing = std::ptr::null_mut();
         rereg()(

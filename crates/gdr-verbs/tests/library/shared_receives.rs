@@ -1,4 +1,4 @@
-//! Shared receive queues: their size.
+//! The size of shared receive queues.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -55,7 +55,7 @@ impl<'a> Shared<'a> {
         unsafe { typed_function::<Modify>(c"ibv_modify_srq")(self.queue, &raw mut attr, mask) }
     }
 
-    /// Its size and its limit.
+    /// Returns the queue's size and its limit.
     fn attributes(&self) -> (u32, u32) {
         let mut attr = ibv_srq_attr {
             max_wr: 0,
@@ -69,7 +69,7 @@ impl<'a> Shared<'a> {
         (attr.max_wr, attr.srq_limit)
     }
 
-    /// Posts receives of no bytes until one is refused; returns how many were posted.
+    /// Posts receives without segments until one is refused; returns the number of posted ones.
     fn fill(&self) -> usize {
         // SAFETY: the context is open.
         let post = unsafe { (*self.side.context).ops.post_srq_recv }.unwrap();
@@ -146,7 +146,7 @@ fn a_shared_queue_is_not_made_smaller_than_its_armed_limit() {
     assert_eq!(shared.attributes(), (16, 8), "the limit stays armed");
     shared.destroy();
     let empty = Shared::new(&side, 8);
-    // Raised at once, and with that disarmed.
+    // The event is raised at once, which disarms the limit.
     assert_eq!(empty.modify(0, 5, LIMIT), 0);
     assert_eq!(empty.modify(2, 0, MAX_WR), 0);
     assert_eq!(empty.attributes(), (2, 0));

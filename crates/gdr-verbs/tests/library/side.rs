@@ -11,10 +11,10 @@ use gdr_verbs_sys::*;
 
 use crate::built::libraries;
 
-/// The limit of each wait; the operations of these tests take a small fraction of it.
+/// The limit of each wait, far longer than the operations of these tests take.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// The queue key of each queue pair for datagrams.
+/// The queue key of each UD queue pair.
 pub(crate) const QKEY: u32 = 0x1111_1111;
 
 /// An address that no other test uses.
@@ -28,10 +28,10 @@ const FILE: &CStr = match CStr::from_bytes_with_nul(
     Err(_) => c"",
 };
 
-/// A function of the library that [`Verbs`] does not declare.
+/// Returns the address of a function of the library that [`Verbs`] does not declare.
 pub(crate) fn function(name: &CStr) -> *mut c_void {
     library();
-    // SAFETY: the library is loaded already; this only finds it.
+    // SAFETY: the library is already loaded, so this only returns its handle.
     let handle = unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     assert!(!handle.is_null());
     // SAFETY: a handle, and a C string.
@@ -40,7 +40,7 @@ pub(crate) fn function(name: &CStr) -> *mut c_void {
     found
 }
 
-/// Like [`function`], with its type.
+/// Like [`function`], with the function's type.
 ///
 /// # Safety
 /// `F` is the type of the function of this name.
@@ -51,14 +51,14 @@ pub(crate) unsafe fn typed_function<F: Copy>(name: &CStr) -> F {
     unsafe { std::mem::transmute_copy(&address) }
 }
 
-/// The library, built and linked by the task that builds it for users.
+/// Returns the library, built and linked by the task that builds it for users.
 pub(crate) fn library() -> &'static Verbs {
     static LIBRARY: OnceLock<&'static Verbs> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let folder = libraries();
-        // SAFETY: the threads of this test binary read no environment: they wait for this.
+        // SAFETY: the threads of this test binary wait for this call and do not read the environment before it.
         unsafe { std::env::set_var("GDR_NICS", ADDRESS) };
-        // SAFETY: it behaves as libibverbs.
+        // SAFETY: the file behaves as libibverbs does.
         unsafe { Verbs::open(folder.join("libgdr-verbs.so")) }.unwrap()
     })
 }
@@ -80,11 +80,11 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// A side whose queue pair has this type.
+    /// Returns a side whose queue pair has this type.
     pub(crate) fn new(kind: ibv_qp_type) -> Self {
         let verbs = library();
         let devices = verbs.devices().unwrap();
-        // SAFETY: the context and its objects are alive until `close`.
+        // SAFETY: the context and its objects exist until `close`.
         unsafe {
             let context = verbs
                 .ibv_open_device(devices.as_slice()[0])
@@ -119,11 +119,11 @@ impl Side {
     }
 
     pub(crate) fn modify(&self, attr: &mut ibv_qp_attr, mask: Mask) -> Result<(), VerbError> {
-        // SAFETY: a handle, which the library checks, and attributes.
+        // SAFETY: the library checks the handle, and the attributes are readable.
         unsafe { library().ibv_modify_qp(self.pair, attr, mask.0 as i32) }
     }
 
-    /// The attributes of a change to this state, and their mask, as a program sets them.
+    /// Returns the attributes and mask of a transition to this state, as a program sets them.
     pub(crate) fn change_to(&self, to: ibv_qp_state, peer: u32) -> (ibv_qp_attr, Mask) {
         let mut attr = ibv_qp_attr {
             qp_state: to,
@@ -135,10 +135,10 @@ impl Side {
             rq_psn: 7,
             sq_psn: 7,
             max_dest_rd_atomic: 16,
-            // As many as some devices serve, which is more than this one has.
+            // The maximum of some devices, which is more than this device supports.
             max_rd_atomic: 128,
             min_rnr_timer: 12,
-            // A quarter of a second, and eight times that: an end that gets no CPU for long has not failed.
+            // A quarter of a second per attempt, so that an end that gets no CPU for a while has not failed.
             timeout: 16,
             retry_cnt: 7,
             rnr_retry: 7,
@@ -165,7 +165,7 @@ impl Side {
         (attr, mask | Mask::IBV_QP_STATE)
     }
 
-    /// The path to the device itself.
+    /// Returns the path to the device itself.
     pub(crate) fn path(&self) -> ibv_ah_attr {
         // SAFETY: the context is open.
         let gid = unsafe { library().query_gid(self.context, 1, 0) };
@@ -195,7 +195,7 @@ impl Side {
         self.change(ibv_qp_state::IBV_QPS_RTS, 0)
     }
 
-    /// To a state by `IBV_QP_STATE` alone.
+    /// Changes the state with `IBV_QP_STATE` alone.
     pub(crate) fn to_state(&self, to: ibv_qp_state) -> Result<(), VerbError> {
         let mut attr = ibv_qp_attr {
             qp_state: to,
@@ -239,7 +239,7 @@ impl Side {
     pub(crate) fn send(&self, mut wr: ibv_send_wr, list: &mut [ibv_sge]) -> Result<(), Errno> {
         wr.sg_list = list.as_mut_ptr();
         wr.num_sge = list.len() as i32;
-        // SAFETY: the context is open, and the tests keep the memory alive.
+        // SAFETY: the context is open, and the tests keep the memory.
         let posted = unsafe { ibv_post_send(self.pair, &mut wr) };
         posted.map_err(|refusal| refusal.error.errno())
     }
@@ -283,7 +283,7 @@ impl Side {
         unsafe { library().ibv_destroy_qp(self.pair) }.unwrap();
     }
 
-    /// Closes what [`Self::close_pair`] has left.
+    /// Closes the objects that [`Self::close_pair`] has left.
     pub(crate) fn close_rest(self) {
         let verbs = library();
         // SAFETY: each object is destroyed before what it depends on.
@@ -295,7 +295,7 @@ impl Side {
     }
 }
 
-/// Waits until `done` is true.
+/// Waits until `done` returns `true`.
 pub(crate) fn wait_until(mut done: impl FnMut() -> bool) {
     let until = Instant::now() + LIMIT;
     while !done() {
@@ -314,7 +314,7 @@ pub(crate) fn sides() -> (Side, Side) {
     sides_of(ibv_qp_type::IBV_QPT_RC)
 }
 
-/// Two sides with queue pairs of this type in RTS, which are connected if the type has that.
+/// Returns two sides with queue pairs of this type in RTS, connected if the type has connections.
 pub(crate) fn sides_of(kind: ibv_qp_type) -> (Side, Side) {
     let (a, b) = (Side::new(kind), Side::new(kind));
     for side in [&a, &b] {
@@ -337,7 +337,7 @@ pub(crate) fn segment(region: NonNull<ibv_mr>, offset: u64, length: u32) -> ibv_
     }
 }
 
-/// A signalled request for an address of the peer.
+/// Returns a signalled request for an address of the peer.
 pub(crate) fn request(
     id: u64,
     opcode: ibv_wr_opcode,

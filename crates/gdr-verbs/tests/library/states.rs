@@ -1,4 +1,4 @@
-//! The states of queue pairs, by `ibv_modify_qp` and `ibv_query_qp`.
+//! The states of queue pairs, changed by `ibv_modify_qp` and read by `ibv_query_qp`.
 
 use gdr_verbs_sys::ibv_qp_attr_mask as Mask;
 use gdr_verbs_sys::ibv_qp_state as State;
@@ -86,7 +86,7 @@ fn requests_wait_in_sqd_and_the_event_comes_if_it_was_asked_for() {
             flags | libc::O_NONBLOCK,
         );
     }
-    // An idle queue pair is drained when the call returns.
+    // An idle queue pair is already drained when the call returns.
     let next_event = || {
         let mut event = ibv_async_event::default();
         // SAFETY: the context is open, and each event is acknowledged once.
@@ -110,7 +110,7 @@ fn requests_wait_in_sqd_and_the_event_comes_if_it_was_asked_for() {
     assert_eq!(next_event(), Err(Errno::EAGAIN));
     let write = request(1, ibv_wr_opcode::IBV_WR_RDMA_WRITE, target, 0);
     a.send(write, &mut [segment(source, 0, 64)]).unwrap();
-    // Its peer is served meanwhile.
+    // In SQD, requests of the peer are still served.
     let back = request(2, ibv_wr_opcode::IBV_WR_RDMA_READ, source, 0);
     b.send(back, &mut [segment(target, 0, 8)]).unwrap();
     assert_eq!(b.completion().status, ibv_wc_status::IBV_WC_SUCCESS);
@@ -198,7 +198,7 @@ fn a_failed_request_stops_the_send_queue_of_an_unreliable_connection_until_it_is
         (2, ibv_wc_status::IBV_WC_WR_FLUSH_ERR),
     ];
     assert_eq!(statuses, expected);
-    // The structure has the state that was last set or asked for, as libibverbs has it: UCX asserts that.
+    // The structure contains the state that was last set or queried, as in libibverbs; UCX asserts that.
     // SAFETY: the queue pair is alive.
     let known = || unsafe { (*a.pair).state };
     let (mut other, mut made) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
@@ -233,8 +233,8 @@ fn a_failed_request_stops_the_send_queue_of_an_unreliable_connection_until_it_is
     b.close();
 }
 
-/// Whether `ibv_modify_qp` permits a change, by IBTA figure 124 and table 91; SQE is entered by
-/// errors only.
+/// Returns whether `ibv_modify_qp` permits a transition, by IBTA figure 124 and table 91. SQE is entered only because
+/// of errors.
 fn follows(kind: Type, from: State, to: State) -> bool {
     let next: &[State] = match from {
         State::IBV_QPS_RESET => &[State::IBV_QPS_RESET, State::IBV_QPS_INIT],
@@ -255,8 +255,8 @@ fn follows(kind: Type, from: State, to: State) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// In any sequence of changes the ones that the specification has succeed, and the others are refused
-    /// with `EINVAL` and change nothing.
+    /// In any sequence of transitions, those in the specification succeed, and all others fail with `EINVAL` and change
+    /// nothing.
     #[test]
     fn a_queue_pair_goes_through_the_states_of_the_specification(
         kind in prop::sample::select(vec![Type::IBV_QPT_RC, Type::IBV_QPT_UC, Type::IBV_QPT_UD]),
