@@ -1,5 +1,4 @@
-//! The counters that a process writes at its end. In a test binary of its own, as it changes the
-//! environment.
+//! The counters that a process writes when it ends. In a test binary of its own, because it changes the environment.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,12 +20,12 @@ use child::Child;
 use gdr_verbs_sys::ibv_qp_type;
 use side::Side;
 
-/// The status of a child that may not mount.
+/// The exit status of a child that may not mount.
 const MAY_NOT_MOUNT: libc::c_int = 77;
 
-/// A child that ends as a program does that closes no device, with a folder for its counters.
+/// Starts a child that ends without closing its device, with a folder for its counters.
 fn ends_with_counters(folder: &Path, before: impl FnOnce()) -> Child {
-    // SAFETY: the only test of this binary; nothing else reads its environment meanwhile.
+    // SAFETY: this is the only test of this binary, so nothing else reads its environment at the same time.
     unsafe { std::env::set_var("GDR_VERBS_COUNTERS", folder) };
     Child::fork(|| {
         before();
@@ -47,10 +46,10 @@ fn check(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Mounts a file over another one, for this process alone, which has one thread.
+/// Mounts a file over another one, for this process only, which has a single thread.
 fn mount_over(file: &Path, place: &Path) -> io::Result<()> {
     let (file, place, none) = (c_path(file), c_path(place), ptr::null());
-    // SAFETY: C strings, for the calls.
+    // SAFETY: the C strings outlive the calls.
     unsafe {
         if libc::unshare(libc::CLONE_NEWNS) != 0 {
             let user = libc::getuid();
@@ -64,7 +63,7 @@ fn mount_over(file: &Path, place: &Path) -> io::Result<()> {
     }
 }
 
-/// The names of the files in a folder.
+/// Returns the names of the files in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let files = fs::read_dir(folder).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -83,8 +82,7 @@ fn counters_that_cannot_be_written_or_whose_name_is_a_link_do_no_harm_at_the_end
     };
     let device = name.strip_prefix(&own).unwrap();
     assert!(fs::metadata(open.path().join(name)).unwrap().len() > 0);
-    // A file that cannot be replaced, and that no one can open for writing: a mounted pipe without a
-    // reader.
+    // A file that cannot be replaced and that no process can open for writing: a mounted pipe without a reader.
     let child = ends_with_counters(blocked.path(), || {
         let (pipe, place) = ("pipe".to_owned(), format!("{}-{device}", process::id()));
         let [pipe, place] = [pipe, place].map(|name| blocked.path().join(name));
@@ -102,7 +100,7 @@ fn counters_that_cannot_be_written_or_whose_name_is_a_link_do_no_harm_at_the_end
         }
         status => assert_eq!(status, 0, "it ended by its alarm"),
     }
-    // A link that others, who foresaw the name, have put there.
+    // A symbolic link that another user, who predicted the name, has created there.
     let victim = open.path().join("victim");
     fs::write(&victim, "before").unwrap();
     let child = ends_with_counters(linked.path(), || {

@@ -1,4 +1,4 @@
-//! The file in which a process says how far it came with devices. In a test binary of its own, as it changes
+//! The file in which a process reports how far it came with devices. In a test binary of its own, because it changes
 //! the environment.
 
 #![allow(clippy::unwrap_used)]
@@ -20,7 +20,7 @@ use child::Child;
 use gdr_verbs_sys::ibv_qp_type;
 use side::Side;
 
-/// What each process wrote.
+/// Returns what each process has written.
 fn written(folder: &Path) -> BTreeMap<i32, String> {
     let files = fs::read_dir(folder)
         .unwrap()
@@ -38,7 +38,7 @@ fn written(folder: &Path) -> BTreeMap<i32, String> {
 #[test]
 fn each_process_says_how_far_it_came_however_it_ends() {
     let folder = tempfile::tempdir().unwrap();
-    // SAFETY: the only test of this binary; nothing else reads its environment meanwhile.
+    // SAFETY: this is the only test of this binary, so nothing else reads its environment at the same time.
     unsafe { std::env::set_var("GDR_VERBS_USE", folder.path()) };
     let exits = Child::fork(|| {
         let _side = Side::new(ibv_qp_type::IBV_QPT_RC);
@@ -54,7 +54,7 @@ fn each_process_says_how_far_it_came_however_it_ends() {
     });
     let number = killed.0;
     assert_eq!(killed.wait(), libc::SIGKILL);
-    // One that uses nothing has nothing to say.
+    // A process that uses no device writes no file.
     let idle = Child::fork(|| {});
     let silent = idle.0;
     assert_eq!(idle.wait(), 0);

@@ -1,5 +1,5 @@
-//! Forked children, and peers that end in the middle. In a test binary of its own, as a fork concerns
-//! the whole process.
+//! Forked children, and peers that end unexpectedly. In a test binary of its own, because a fork affects the whole
+//! process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ use child::Child;
 use gdr_verbs_sys::*;
 use side::*;
 
-/// Both ends of a pipe.
+/// Returns both ends of a pipe.
 fn pipe() -> (File, File) {
     let mut fds = [0; 2];
     // SAFETY: room for two descriptors.
@@ -34,7 +34,7 @@ fn errno_of<T>(result: Result<T, VerbError>) -> Option<Errno> {
     result.err().map(|error| error.errno())
 }
 
-/// A WRITE of eight bytes from one side to the other.
+/// Writes eight bytes from one side to the other.
 fn write(a: &Side, b: &Side) {
     let (mut near, mut far) = (vec![7], vec![0]);
     let (source, target) = (a.register(&mut near), b.register(&mut far));
@@ -115,12 +115,12 @@ fn a_child_that_is_forked_while_threads_register_can_load_libraries() {
             });
         }
         let load = || {
-            // SAFETY: a C string; there is no such library, so all folders are looked at.
+            // SAFETY: a C string; the library does not exist, so the loader searches all folders.
             let none = unsafe { libc::dlopen(c"libgdr-no-such.so".as_ptr(), libc::RTLD_NOW) };
             assert!(none.is_null());
         };
         let statuses = (0..FORKS).map(|_| Child::fork(load).wait());
-        // One that hangs takes a minute.
+        // A child that hangs takes a minute.
         let failed = statuses.into_iter().find(|status| *status != 0);
         ended.store(true, Ordering::Relaxed);
         failed
@@ -146,7 +146,7 @@ fn a_fork_within_a_section_leaves_it_to_the_parent() {
         ..Default::default()
     };
     init.cap.max_send_wr = 4;
-    // SAFETY: the objects are alive; a child has a copy of the structure of its parent's queue pair.
+    // SAFETY: the objects exist; a child has a copy of the structure of its parent's queue pair.
     unsafe {
         let made = library().ibv_create_qp_ex(side.context, &mut init);
         let other = Side {
@@ -195,8 +195,8 @@ fn a_fork_while_threads_are_in_the_library_leaves_no_lock_in_the_child() {
             .map(|_| {
                 Child::fork(|| {
                     let devices = library().devices().unwrap();
-                    // SAFETY: the device is in a list that is not freed; a context of its own, closed
-                    // once, and a handle of the parent, which the library checks.
+                    // SAFETY: the device is in a list that is not freed; the context belongs to this thread and is
+                    // closed once; the library checks the parent's handle.
                     unsafe {
                         let own = library().ibv_open_device(devices.as_slice()[0]).unwrap();
                         let channel = library().ibv_create_comp_channel(own.as_ptr()).unwrap();
@@ -216,8 +216,8 @@ fn a_fork_while_threads_are_in_the_library_leaves_no_lock_in_the_child() {
     side.close();
 }
 
-/// Connects a side with one of a child, which then waits for a byte and runs `end`. Returns what fails
-/// on this side when the child has ended.
+/// Connects a side to a side of a child, which then waits for a byte and runs `end`. Returns the result of `finish`
+/// after the child has ended.
 fn peer_that(end: fn() -> !, finish: impl FnOnce(Child, File) -> c_int) -> c_int {
     let (mut numbers, mut of_child) = pipe();
     let (mut of_parent, mut to_child) = pipe();

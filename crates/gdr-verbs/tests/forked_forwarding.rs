@@ -1,5 +1,4 @@
-//! A forked child beside an installed libibverbs. In a test binary of its own, as a fork concerns the
-//! whole process.
+//! A forked child with an installed libibverbs. In a test binary of its own, because a fork affects the whole process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,19 +27,19 @@ fn handles_of_the_parent_are_not_passed_on_to_the_installed_library() {
     let of_installed = fake.report().live;
     in_child(|| {
         own.assert_unknown(verbs);
-        // The installed library reports handles that it did not return.
+        // The installed library records handles that it did not return.
         assert_eq!(fake.report().violations, [""; 0]);
-        // Its own still reach it.
+        // Its own objects still reach it.
         // SAFETY: the context is open.
         unsafe { verbs.query_gid(installed.context, 1, 0) }.unwrap();
         assert_eq!(fake.report().live, of_installed);
-        // Objects of the child are apart from the parent's.
+        // Objects of the child differ from the parent's.
         let mut words = vec![0; 8];
         let of_child = Objects::new(verbs, copy.open(0), &mut words);
         assert_ne!(of_child.domain, own.domain);
         of_child.close(verbs);
         own.assert_unknown(verbs);
-        // It refuses what it has from the parent by itself.
+        // The library itself refuses objects of the parent.
         // SAFETY: the library checks handles.
         let refused = unsafe { verbs.ibv_dereg_mr(installed.region) };
         assert!(refused.is_err());

@@ -1,6 +1,6 @@
-//! Programs with a bug that no call shows, and their twins without it.
+//! Programs with a bug that no call reveals, and their twins without it.
 //!
-//! Each goes right on most days. Under the scenario of its bug it fails or hangs each time, and its twin does not.
+//! Each program usually succeeds. Under the scenario of its bug it fails or hangs every time, and its twin does not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,7 +11,7 @@ use gdr_verbs_sys::*;
 use crate::faults::{LONG, Pair, SHORT, SUCCESS, connect};
 use crate::side::*;
 
-/// Which of both a program is.
+/// The two versions of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Twin {
     Wrong,
@@ -23,13 +23,13 @@ use Twin::{Right, Wrong};
 /// How a program with a bug ends under its scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// It finds wrong bytes.
+    /// It reads wrong bytes.
     WrongBytes,
     /// It does not end.
     Hang,
 }
 
-/// A bug.
+/// A program with a bug, and the scenario that reveals it.
 pub(crate) struct Bug {
     pub(crate) name: &'static str,
     pub(crate) scenario: &'static str,
@@ -70,7 +70,7 @@ pub(crate) const BUGS: &[Bug] = &[
     },
 ];
 
-/// A READ takes microseconds, so a program may believe that it is over after a while.
+/// Assumes that a READ is complete after a fixed time, because it usually takes microseconds.
 fn read_buffer_taken_early(twin: Twin) {
     let pair = Pair::new(128);
     pair.post_read(1, (0, 1024), 0);
@@ -84,7 +84,7 @@ fn read_buffer_taken_early(twin: Twin) {
     pair.close();
 }
 
-/// The last word of a message is there, and so is the rest?
+/// Assumes that a whole message has arrived when its last word has.
 fn last_word_polled(twin: Twin) {
     let pair = Pair::new(128);
     let mut wr = request(1, ibv_wr_opcode::IBV_WR_RDMA_WRITE, pair.target, 0);
@@ -105,10 +105,10 @@ fn last_word_polled(twin: Twin) {
     pair.close();
 }
 
-/// The first word of the body of a record, whose header is its version.
+/// The offset of the body of a record, whose header is its version.
 const BODY: u64 = 64;
 
-/// A record that its owner changes once in a while is read in two parts.
+/// Reads in two parts a record that its owner changes now and then.
 fn torn_record(twin: Twin) {
     let pair = Pair::new(128);
     let is_over = AtomicBool::new(false);
@@ -153,7 +153,7 @@ fn torn_record(twin: Twin) {
     pair.close();
 }
 
-/// A queue pair is in ERR after its peer did not answer for a while, and stays there.
+/// Keeps using a queue pair that is in ERR after its peer did not answer for a while.
 fn not_rebuilt_after_a_link_flap(twin: Twin) {
     let pair = Pair::with_timeout(512, SHORT);
     let begin = Instant::now();
@@ -177,7 +177,7 @@ fn not_rebuilt_after_a_link_flap(twin: Twin) {
     pair.close();
 }
 
-/// Each request completes some day.
+/// Waits for each completion without a deadline.
 fn no_deadline(twin: Twin) {
     let pair = Pair::with_timeout(8, LONG);
     let limit = match twin {

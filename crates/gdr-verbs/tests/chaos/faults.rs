@@ -1,4 +1,4 @@
-//! What a program sees of each fault.
+//! How each fault appears to a program.
 
 use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
@@ -12,10 +12,10 @@ use crate::side::*;
 
 const WRITE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
 pub(crate) const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
-/// Longer than anything takes that no fault strikes, and shorter than each fault.
+/// Longer than any operation without a fault, and shorter than each fault.
 const SOON: Duration = Duration::from_millis(40);
 
-/// Two sides, and a region of some words at each.
+/// Two sides, each with a registered region of some words.
 pub(crate) struct Pair {
     pub(crate) a: Side,
     pub(crate) b: Side,
@@ -29,14 +29,15 @@ fn words(count: u64, word: impl Fn(u64) -> u64) -> Box<[AtomicU64]> {
     (0..count).map(|n| AtomicU64::new(word(n))).collect()
 }
 
-/// Registers words, which the tests read by atomic loads only.
+/// Registers words that the tests read only by atomic loads.
 fn registered(side: &Side, words: &[AtomicU64]) -> std::ptr::NonNull<ibv_mr> {
     let (address, len) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
-    // SAFETY: the words live as long as the region, and may change by themselves.
+    // SAFETY: the words exist as long as the region; they are atomics, which may change at any time.
     unsafe { library().reg_mr(side.domain, address, len, all_access()) }.unwrap()
 }
 
-/// Connects two sides. A packet that is not answered is sent again after 4.096 us times two to the power of `timeout`.
+/// Connects two sides. A request that is not answered is retransmitted after 4.096 us times two to the power of
+/// `timeout`.
 pub(crate) fn connect(a: &Side, b: &Side, timeout: u8) {
     for (side, peer) in [(a, b), (b, a)] {
         side.to_init().unwrap();
@@ -47,9 +48,9 @@ pub(crate) fn connect(a: &Side, b: &Side, timeout: u8) {
     }
 }
 
-/// A second.
+/// A time-out of one second.
 pub(crate) const LONG: u8 = 18;
-/// A millisecond.
+/// A time-out of one millisecond.
 pub(crate) const SHORT: u8 = 8;
 
 impl Pair {
@@ -76,21 +77,21 @@ impl Pair {
         }
     }
 
-    /// Posts a WRITE of `len` bytes, to the place where they are in the source.
+    /// Posts a WRITE of `len` bytes to the same offset of the target as in the source.
     pub(crate) fn post(&self, id: u64, offset: u64, len: u32) {
         let wr = request(id, WRITE, self.target, offset);
         let list = &mut [segment(self.source, offset, len)];
         self.a.send(wr, list).unwrap();
     }
 
-    /// Posts a READ of a range of the target, to this place of the source.
+    /// Posts a READ of a range of the target to this offset of the source.
     pub(crate) fn post_read(&self, id: u64, (from, len): (u64, u32), to: u64) {
         let read = request(id, ibv_wr_opcode::IBV_WR_RDMA_READ, self.target, from);
         let list = &mut [segment(self.source, to, len)];
         self.a.send(read, list).unwrap();
     }
 
-    /// Writes the word of this number; returns its status, and how long it took.
+    /// Writes word `n`; returns its status and how long it took.
     pub(crate) fn write(&self, n: u64) -> (ibv_wc_status, Duration) {
         let begin = Instant::now();
         self.post(n, n * 8, 8);
@@ -112,7 +113,7 @@ impl Pair {
     }
 }
 
-/// Writes three words; returns what became of the third. The others are quick.
+/// Writes three words; returns the result of the third. The others are quick.
 fn third_write(pair: &Pair) -> (ibv_wc_status, Duration) {
     for n in 0..2 {
         assert_eq!(pair.write(n).0, SUCCESS);
@@ -135,7 +136,7 @@ pub(crate) fn the_third_write_is_sent_again() {
     let pair = Pair::new(4);
     let (status, took) = third_write(&pair);
     assert_eq!((status, pair.word(2)), (SUCCESS, 3));
-    // A retransmission waits for some round trips at least.
+    // A retransmission waits for at least some round trips.
     assert!(took >= Duration::from_millis(1), "{took:?}");
     pair.close();
 }
@@ -149,7 +150,7 @@ pub(crate) fn atomics_count_once() {
             pair.target,
             0,
         );
-        // SAFETY: the region is alive.
+        // SAFETY: the region exists.
         let rkey = unsafe { pair.target.as_ref() }.rkey;
         add.wr.atomic.remote_addr = pair.far.as_ptr().addr() as u64;
         add.wr.atomic.compare_add = 1;
@@ -170,7 +171,7 @@ pub(crate) fn the_third_write_is_slow() {
     pair.close();
 }
 
-/// The second packet of a message arrives before its first, and an unreliable connection drops it.
+/// The second packet of a message arrives before the first, so an unreliable connection drops it.
 pub(crate) fn an_unreliable_write_lacks_its_end() {
     let pair = Pair::of(sides_of(ibv_qp_type::IBV_QPT_UC), 512);
     for (id, offset) in [(0, 0), (1, 2048)] {
@@ -191,14 +192,14 @@ pub(crate) fn writes_are_slow_together() {
     for _ in 0..8 {
         assert_eq!(pair.a.completion().status, SUCCESS);
     }
-    // 4096 bytes at 40960 a second, less the last of them.
+    // 4096 bytes at 40960 bytes a second, less the last packet.
     let took = begin.elapsed();
     assert!(took > Duration::from_millis(80), "{took:?}");
     pair.close();
 }
 
 pub(crate) fn the_second_of_two_writes_arrives_first() {
-    // The queue pairs 0 and 1 receive from 2 and 3.
+    // Queue pairs 0 and 1 receive from 2 and 3.
     let [first, second, to_first, to_second] = [(); 4].map(|()| Side::new(ibv_qp_type::IBV_QPT_RC));
     connect(&first, &to_first, LONG);
     connect(&second, &to_second, LONG);
@@ -224,7 +225,7 @@ pub(crate) fn the_second_of_two_writes_arrives_first() {
     }
 }
 
-/// The next event of the first side's context, and whether its port is active.
+/// Returns the next event of the side's context, and whether its port is active.
 fn event(side: &Side) -> (ibv_event_type, bool) {
     let mut event = ibv_async_event::default();
     // SAFETY: the context is open.
@@ -243,7 +244,7 @@ fn event(side: &Side) -> (ibv_event_type, bool) {
 
 pub(crate) fn the_port_goes_down_and_comes_back() {
     let pair = Pair::new(4);
-    // Time counts from its first packet.
+    // The time of the rule counts from its first packet.
     let (status, _) = pair.write(0);
     assert_eq!(status, SUCCESS);
     assert_eq!(event(&pair.a), (ibv_event_type::IBV_EVENT_PORT_ERR, false));
@@ -330,7 +331,7 @@ pub(crate) fn three_completions_come_at_once() {
     pair.post(2, 16, 8);
     assert_eq!(pair.a.completion().wr_id, 0);
     let mut room = [MaybeUninit::uninit(); 4];
-    // SAFETY: the queue is alive.
+    // SAFETY: the queue exists.
     let found = unsafe { ibv_poll_cq(pair.a.queue, &mut room) }.unwrap();
     assert_eq!(
         found.iter().map(|done| done.wr_id).collect::<Vec<_>>(),
@@ -357,7 +358,7 @@ pub(crate) fn a_send_waits_for_a_receive() {
         .send(send, &mut [segment(pair.source, 0, 8)])
         .unwrap();
     assert_eq!(pair.a.completion().status, SUCCESS);
-    // Two hundred times 0.64 ms, by the RNR timer of the receiver.
+    // Two hundred RNR retries of 0.64 ms, from the receiver's RNR timer.
     assert!(begin.elapsed() > SOON, "{:?}", begin.elapsed());
     assert_eq!(pair.word(0), 1);
     pair.close();
@@ -399,7 +400,7 @@ pub(crate) fn a_compare_and_swap_finds_another_value() {
     let pair = Pair::new(4);
     for (found, after) in [(false, 0), (true, 9)] {
         let mut swap = request(1, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, pair.target, 0);
-        // SAFETY: the region is alive.
+        // SAFETY: the region exists.
         let rkey = unsafe { pair.target.as_ref() }.rkey;
         swap.wr.atomic.remote_addr = pair.far.as_ptr().addr() as u64;
         swap.wr.atomic.compare_add = 0;
@@ -415,7 +416,7 @@ pub(crate) fn a_compare_and_swap_finds_another_value() {
     pair.close();
 }
 
-/// A queue pair of datagrams that is attached to a group, and its receives of a header of 40 bytes and a word each.
+/// A UD queue pair that is attached to a group, with receives of a header of 40 bytes and a word each.
 struct Member {
     side: Side,
     words: Box<[AtomicU64]>,
@@ -423,7 +424,7 @@ struct Member {
 }
 
 impl Member {
-    /// How many words a message takes.
+    /// The number of words that a message takes.
     const WORDS: u64 = 6;
 
     fn of(side: Side, group: &ibv_gid) -> Self {
@@ -433,7 +434,7 @@ impl Member {
             let list = &mut [segment(region, id * Self::WORDS * 8, 48)];
             side.receive(id, list).unwrap();
         }
-        // SAFETY: the type of the function; the queue pair is alive.
+        // SAFETY: the type of the function; the queue pair exists.
         unsafe {
             let attach: unsafe extern "C" fn(*mut ibv_qp, *const ibv_gid, u16) -> i32 =
                 typed_function(c"ibv_attach_mcast");
@@ -446,7 +447,7 @@ impl Member {
         }
     }
 
-    /// The word of the next message.
+    /// Returns the word of the next message.
     fn next(&self) -> u64 {
         let done = self.side.completion();
         assert_eq!((done.status, done.byte_len), (SUCCESS, 48));
@@ -460,7 +461,7 @@ impl Member {
     }
 }
 
-/// Of three messages to a group, the first member misses the first one and gets the second one twice.
+/// Of three messages to a group, the first member loses the first and gets the second twice.
 pub(crate) fn one_member_of_a_group_is_struck() {
     let (sender, struck) = sides_of(ibv_qp_type::IBV_QPT_UD);
     let other = Side::new(ibv_qp_type::IBV_QPT_UD);
@@ -472,7 +473,7 @@ pub(crate) fn one_member_of_a_group_is_struck() {
     let (struck, other) = (Member::of(struck, &group), Member::of(other, &group));
     let mut path = sender.path();
     path.grh.dgid = group;
-    // SAFETY: the type of the function; the domain is alive, and the attributes are readable.
+    // SAFETY: the type of the function; the domain exists, and the attributes are readable.
     let ah = unsafe {
         let create: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah =
             typed_function(c"ibv_create_ah");
@@ -497,10 +498,10 @@ pub(crate) fn one_member_of_a_group_is_struck() {
     }
     assert_eq!([(); 3].map(|()| other.next()), [1, 2, 3]);
     assert_eq!([(); 3].map(|()| struck.next()), [2, 2, 3]);
-    // Its header names the group, as without faults.
+    // The header contains the group, as without faults.
     let address = struck.words[4].load(Ordering::Acquire).to_ne_bytes();
     assert_eq!(address[4..], [239, 3, 3, 5]);
-    // SAFETY: the type of the function; made above.
+    // SAFETY: the type of the function; the handle was created above.
     unsafe {
         let destroy: unsafe extern "C" fn(*mut ibv_ah) -> i32 = typed_function(c"ibv_destroy_ah");
         assert_eq!(destroy(ah), 0);
@@ -510,7 +511,7 @@ pub(crate) fn one_member_of_a_group_is_struck() {
     other.close();
 }
 
-/// How many words have arrived, of a WRITE of 128.
+/// Returns how many words of a WRITE of 128 have arrived.
 fn arrived(pair: &Pair) -> usize {
     let words = pair.far.iter().zip(&pair.near);
     let is_there = |(far, near): &(&AtomicU64, &AtomicU64)| {
@@ -544,11 +545,11 @@ pub(crate) fn some_words_are_there_before_all() {
     pair.close();
 }
 
-/// The completion of a request that was posted after `begin`. Before it, nothing arrives for a while.
+/// Returns the completion of a request that was posted after `begin`. Before that time has passed, nothing arrives.
 fn late_completion(pair: &Pair, begin: Instant) -> ibv_wc {
     loop {
         let (done, arrived) = (pair.a.poll(), arrived(pair));
-        // After what was seen: this thread may have got no CPU in between.
+        // Checked after the polls, because this thread may have got no CPU in between.
         if begin.elapsed() >= SOON {
             return done.unwrap_or_else(|| pair.a.completion());
         }
@@ -613,7 +614,7 @@ pub(crate) fn write_and_read_a_lot() {
 pub(crate) fn there_is_no_domain() {
     let verbs = library();
     let devices = verbs.devices().unwrap();
-    // SAFETY: a device of the list.
+    // SAFETY: a device in the list.
     let context = unsafe { verbs.ibv_open_device(devices.as_slice()[0]) }.unwrap();
     // SAFETY: an open context.
     let domain = unsafe { verbs.ibv_alloc_pd(context.as_ptr()) };

@@ -1,5 +1,5 @@
-//! Faults on command: each one, as a program of libibverbs sees it. Each case runs in a process of its own, as the
-//! scenario belongs to the process.
+//! Faults on command, and how each one appears to a program that uses libibverbs. Each case runs in a process of its
+//! own, because the scenario belongs to the process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,18 +22,18 @@ use std::time::{Duration, Instant};
 use bugs::{BUGS, Bug, Ending, Twin};
 use packets::Way;
 
-/// In the environment of a child: it is one.
+/// The environment variable that is set in a child.
 const CHILD: &str = "GDR_TEST_CHILD";
 
-/// What a child left.
+/// The result of a child.
 struct Ran {
     status: ExitStatus,
-    /// Its log.
+    /// The contents of its log.
     log: String,
 }
 
 impl Ran {
-    /// The strikes, without what differs from run to run.
+    /// Returns the strikes without the parts that differ between runs.
     fn strikes(&self) -> Vec<&str> {
         let lines = self.log.lines().filter_map(|line| line.split_once(" @ "));
         lines
@@ -43,7 +43,7 @@ impl Ran {
     }
 }
 
-/// A test of this binary as a child under a scenario, which appends its log to `log`.
+/// Returns the command that runs a test of this binary in a child under a scenario and appends its log to `log`.
 fn child(test: &str, scenario: &str, log: &Path) -> Command {
     let mut child = Command::new(env::current_exe().unwrap());
     child
@@ -71,7 +71,7 @@ fn run(test: &str, scenario: &str) -> Ran {
     }
 }
 
-/// Runs `body` in a child under `scenario`, which has to strike at `places`.
+/// Runs `body` in a child under `scenario`, whose rules must strike at `places`.
 fn case(test: &str, scenario: &str, places: &[&str], body: fn()) {
     if env::var_os(CHILD).is_some() {
         return body();
@@ -90,7 +90,7 @@ fn case(test: &str, scenario: &str, places: &[&str], body: fn()) {
     assert_eq!(strikes, places, "{}", ran.log);
 }
 
-/// Declares tests: the name, the scenario, where it strikes, and what the program does.
+/// Declares tests by name, scenario, places of the strikes, and the body of the child.
 macro_rules! cases {
     ($($name:ident, $scenario:literal, [$($place:literal),* $(,)?], $body:path;)+) => {
         $(
@@ -190,7 +190,7 @@ cases! {
         faults::no_byte_that_is_read_is_there_for_a_while;
 }
 
-/// The packets of a process are in a file, so that the copies are known to have been sent.
+/// The packets are captured to a file, which shows that the copies were sent.
 #[test]
 fn a_packet_that_comes_four_times_is_executed_once() {
     const NAME: &str = "a_packet_that_comes_four_times_is_executed_once";
@@ -230,8 +230,8 @@ fn a_process_is_stopped_for_a_while() {
     );
 }
 
-/// Of a program with one thread that waits for each of its requests. What is sent again, and in which order, depends on
-/// how busy the machine is; what is struck does not.
+/// The program has one thread, which waits for each of its requests. What is retransmitted, and in which order, depends
+/// on the load of the machine; the places of the strikes do not.
 #[test]
 fn a_seed_strikes_the_same_places_in_ten_of_ten_runs() {
     const NAME: &str = "a_seed_strikes_the_same_places_in_ten_of_ten_runs";
@@ -272,12 +272,12 @@ fn a_scenario_that_cannot_be_read_leaves_no_device() {
     assert!(child.status().unwrap().success());
 }
 
-/// Names the bug of a child, and which of both programs it is.
+/// The environment variable with the name of the bug and the version of the program, for a child.
 const BUG: &str = "GDR_TEST_BUG";
 const PROGRAM: &str = "a_program_of_another_test";
-/// How long a program that does not hang takes at most.
+/// The time limit of a program that does not hang.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// After this a program hangs whose twin takes less than a second.
+/// The time after which a program counts as hanging; its twin takes less than a second.
 const HANGS: Duration = Duration::from_secs(3);
 
 #[test]
@@ -295,7 +295,7 @@ fn a_program_of_another_test() {
     (bug.program)(twin);
 }
 
-/// Waits for a child; `None` if it had to be killed.
+/// Waits for a child; returns `None` if it had to be killed.
 fn ended(mut child: Child, until: Instant) -> Option<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -310,7 +310,7 @@ fn ended(mut child: Child, until: Instant) -> Option<ExitStatus> {
     }
 }
 
-/// The places of a log at which a rule has struck. A process that has only begun has no log.
+/// Returns the places in a log at which a rule has struck. A process that has just started has no log.
 fn strikes(log: &Path) -> Vec<String> {
     let log = fs::read_to_string(log).unwrap_or_default();
     let places = log.lines().filter_map(|line| line.split_once(" @ "));
@@ -318,7 +318,7 @@ fn strikes(log: &Path) -> Vec<String> {
     strikes.filter(|it| it.contains("rule=")).collect()
 }
 
-/// Runs a program ten times at once; returns how each run ended, and its strikes. `limit` is from the first strike on.
+/// Runs a program ten times at once; returns how each run ended, and its strikes. `limit` counts from the first strike.
 fn ten_runs(bug: &Bug, twin: Twin, limit: Duration) -> Vec<(Option<i32>, Vec<String>)> {
     let folder = tempfile::tempdir().unwrap();
     let mut runs: Vec<_> = (0..10)
@@ -332,7 +332,7 @@ fn ten_runs(bug: &Bug, twin: Twin, limit: Duration) -> Vec<(Option<i32>, Vec<Str
             (child.spawn().unwrap(), log)
         })
         .collect();
-    // A program hangs only once it was struck, which takes long on a busy machine.
+    // A program hangs only after a strike, which may take long on a busy machine.
     let struck_by = Instant::now() + DEADLINE;
     for (child, log) in &mut runs {
         while strikes(log).is_empty() && child.try_wait().unwrap().is_none() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// Which way a packet went.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Out,
@@ -21,7 +21,7 @@ pub(crate) struct Captured {
 /// The opcode of a reliable connection's FETCH & ADD (IBTA vol. 1, 9.2.1).
 pub(crate) const FETCH_ADD: u8 = 0x14;
 
-/// The packets of a file, whose headers are as the formats say: pcap, Linux cooked, IPv4, UDP, BTH.
+/// Parses the packets of a file: pcap, Linux cooked, IPv4, UDP, BTH.
 pub(crate) fn of_file(path: &Path) -> Vec<Captured> {
     let bytes = fs::read(path).unwrap();
     let (header, mut rest) = bytes.split_at(24);

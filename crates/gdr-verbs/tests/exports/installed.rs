@@ -1,4 +1,4 @@
-//! An installed libibverbs that has every function of a list, does nothing, and says which were called.
+//! An installed libibverbs that has every function of a list, does nothing, and records the functions that were called.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fs;
@@ -10,7 +10,8 @@ use tempfile::TempDir;
 use crate::copy::{Copy, PRELOAD};
 use crate::list::List;
 
-/// Beside each function, what the library reports. It has one device, so calls are passed on.
+/// The functions that report calls, in addition to those of the list. The library has one device, so that calls are
+/// passed on.
 const START: &str = "#include <stddef.h>\n\
     #include <string.h>\n\
     static char called[1 << 16];\n\
@@ -33,7 +34,7 @@ const START: &str = "#include <stddef.h>\n\
     void ibv_free_device_list(void **list) {}\n\
     void *foreign(void) { return device; }\n";
 
-/// The library, and gdr's library in front of it.
+/// The installed library, and gdr's library in front of it.
 pub(crate) struct Installed {
     pub(crate) copy: Copy,
     handle: *mut c_void,
@@ -46,7 +47,7 @@ impl Installed {
         let library = compiled(list, &folder);
         let copy = Copy::new(PRELOAD, &[("GDR_LIBIBVERBS", &library)]);
         let path = std::ffi::CString::new(library.to_str().unwrap()).unwrap();
-        // SAFETY: it is loaded, so nothing runs.
+        // SAFETY: the library is already loaded, so no initializer runs.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
         assert!(!handle.is_null());
         Self {
@@ -63,10 +64,10 @@ impl Installed {
         found
     }
 
-    /// The functions that were called since the last call of this.
+    /// Returns the functions that were called since the last call of this method.
     pub(crate) fn called(&self) -> Vec<String> {
         let taken = self.own(c"taken");
-        // SAFETY: its type in the source above; it returns a C string.
+        // SAFETY: the function has this type in the source above, and returns a C string.
         let text = unsafe {
             let taken = std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_char>(taken);
             CStr::from_ptr(taken())
@@ -75,10 +76,10 @@ impl Installed {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// An object of it: large enough for the structure of any.
+    /// Returns an object of the installed library, large enough for the structure of any kind.
     pub(crate) fn object(&self) -> *mut c_void {
         let foreign = self.own(c"foreign");
-        // SAFETY: its type in the source above.
+        // SAFETY: the function has this type in the source above.
         unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> *mut c_void>(foreign)() }
     }
 }

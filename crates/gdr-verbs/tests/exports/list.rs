@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// The list that this crate keeps of the newest rdma-core that it was compared with: its release, and
-/// a line with node and name for each function.
+/// The list of the newest rdma-core that this crate was compared with: its release, and a line with version node and
+/// name for each function.
 const KEPT: &str = include_str!("rdma-core.txt");
 
 /// The functions of a release.
@@ -21,7 +21,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Whether only rdma-core's own libraries may call it.
+    /// Returns whether only rdma-core's own libraries may call the function.
     pub(crate) fn is_private(&self) -> bool {
         self.node.starts_with("IBVERBS_PRIVATE_")
     }
@@ -43,7 +43,7 @@ impl List {
         }
     }
 
-    /// What a file exports, by `readelf`, which comes with the linker.
+    /// Returns the exports of a file, read by `readelf`, which comes with the linker.
     pub(crate) fn of_file(file: &Path, release: String) -> Self {
         let mut reader = Command::new("readelf");
         reader.args(["--dyn-syms", "--wide"]).arg(file);
@@ -67,8 +67,8 @@ impl List {
         }
     }
 
-    /// Whether this is the interface of 2005: its functions in `IBVERBS_1.0` call the functions of
-    /// `IBVERBS_1.1` with the same names, and no program of this century's processors has them.
+    /// Returns whether the function belongs to the interface of 2005: its functions in `IBVERBS_1.0` call the functions
+    /// in `IBVERBS_1.1` with the same names, and no current program uses them.
     fn is_of_2005(&self, function: &Function) -> bool {
         let newer = Function {
             node: "IBVERBS_1.1".to_owned(),
@@ -77,13 +77,13 @@ impl List {
         function.node == "IBVERBS_1.0" && self.functions.contains(&newer)
     }
 
-    /// The functions that a libibverbs in the place of this one must have.
+    /// Returns the functions that a library in place of this libibverbs must have.
     pub(crate) fn needed(&self) -> impl Iterator<Item = &Function> {
         let functions = self.functions.iter();
         functions.filter(|function| !self.is_of_2005(function))
     }
 
-    /// The names of the functions that programs call.
+    /// Returns the names of the functions that programs call.
     pub(crate) fn public(&self) -> BTreeSet<&str> {
         let needed = self.needed().filter(|function| !function.is_private());
         needed.map(|function| function.name.as_str()).collect()

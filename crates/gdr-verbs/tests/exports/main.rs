@@ -1,5 +1,5 @@
-//! Every function of the newest libibverbs is this library's own, and no object of this library reaches
-//! the installed libibverbs.
+//! This library defines every function of the newest libibverbs itself, and does not pass objects of its own to the
+//! installed libibverbs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,11 +21,11 @@ use crate::installed::Installed;
 use crate::list::{Function, List};
 use crate::objects::{Objects, Scratch};
 
-/// Public functions that are the installed library's alone: drivers and librdmacm call them, with
-/// structures of numbers and no object of a device.
+/// Public functions that only the installed library provides: drivers and librdmacm call them, with structures of
+/// numbers and without objects of a device.
 const NOT_OURS: [&str; 1] = ["ibv_register_driver"];
 
-/// The functions of a list that a library lacks.
+/// Returns the functions of a list that a library lacks.
 fn missing<'a>(
     list: &'a List,
     library: &List,
@@ -68,7 +68,7 @@ fn every_function_of_the_list_is_exported_in_its_node() {
 fn every_function_of_the_newest_rdma_core_is_exported_in_its_node() {
     match newest::newest() {
         Ok(list) => {
-            // Something was read.
+            // Shows that functions were read.
             assert!(list.public().len() > 80, "{}", list.release);
             assert_none_missing(&list);
         }
@@ -130,7 +130,7 @@ fn the_library_that_is_loaded_by_name_gives_the_functions_of_the_preloaded_one()
         .into_iter()
         .filter(|it| !NOT_OURS.contains(it));
     for name in own {
-        // So an object of one is an object of the other.
+        // The symbols are the same, so an object of one library is valid in the other.
         assert_eq!(symbol(PRELOAD, name), symbol(SHADOW, name), "{name}");
     }
 }
@@ -162,14 +162,14 @@ const WITHOUT_OBJECTS: [&str; 23] = [
     "ibv_resolve_eth_l2_from_gid",
 ];
 
-/// Calls a function of the library with an object and memory of zeros.
+/// Calls a function of the library with an object and zeroed memory.
 fn call(function: *mut c_void, name: &str, object: *mut c_void, scratch: &Scratch) {
     type Six = unsafe extern "C" fn(*mut c_void, usize, usize, usize, usize, usize) -> usize;
-    // SAFETY: the arguments of all functions of libibverbs are in registers for integers, six at most.
+    // SAFETY: all functions of libibverbs take at most six arguments, in integer registers.
     let function = unsafe { std::mem::transmute::<*mut c_void, Six>(function) };
     let memory = scratch.zeroed();
     let arguments = match name {
-        // Where a number is how many bytes or entries there are.
+        // Some arguments of these functions are numbers of bytes or entries.
         "_ibv_query_comp_cntr_caps" => [memory, 16, 0, 0, 0],
         "_ibv_query_gid_ex" => [1, 0, memory, 0, 32],
         "_ibv_query_gid_table" => [memory, 16, 0, 32, 0],
@@ -178,8 +178,8 @@ fn call(function: *mut c_void, name: &str, object: *mut c_void, scratch: &Scratc
         _ => [memory; 5],
     };
     let [a, b, c, d, e] = arguments;
-    // SAFETY: the library checks handles; where a function wants memory there are zeros, and each number
-    // in its place is 0, because the address of the memory ends with 32 zeros.
+    // SAFETY: the library checks handles; arguments that are pointers refer to zeroed memory, and numbers in the same
+    // position are 0, because the lower 32 bits of the memory's address are zero.
     unsafe { function(object, a, b, c, d, e) };
 }
 
@@ -190,7 +190,7 @@ fn no_function_passes_an_object_of_this_library_to_the_installed_one() {
     let scratch = Scratch::new();
     let mut names: Vec<_> = list.public().into_iter().collect();
     names.retain(|name| !WITHOUT_OBJECTS.contains(name) && !NOT_OURS.contains(name));
-    // Those that end objects come last; an ended one must not be passed on either.
+    // Functions that destroy objects come last, and a destroyed object must not be passed on either.
     let ends = ["destroy", "dealloc", "dereg", "free", "close"];
     names.sort_by_key(|name| ends.iter().position(|end| name.contains(end)));
     assert!(names.len() > 60, "{names:?}");
@@ -233,7 +233,7 @@ fn objects_of_the_installed_library_are_passed_on_to_it() {
             installed.object(),
             &scratch,
         );
-        // Opening a device lists them first, and extended queue pairs have a structure of their own.
+        // Opening a device lists the devices first, and extended queue pairs have their own structure.
         let called = installed.called();
         assert!(called.contains(&name.to_owned()), "{name}: {called:?}");
     }

@@ -1,4 +1,4 @@
-//! The libibverbs of the newest rdma-core that Debian has, by the package manager of this machine.
+//! The libibverbs of the newest rdma-core in Debian, downloaded by this machine's package manager.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use tempfile::TempDir;
 
 use crate::list::List;
 
-/// The distribution that has each release first, and the keys of its packages.
+/// The distribution that gets each release first, and the keys of its packages.
 const SUITE: &str = "sid";
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const PACKAGE: &str = "libibverbs1";
 
-/// An `apt` with folders of its own, which changes nothing of the machine's.
+/// An `apt` with separate folders, which does not change the machine's state.
 struct Apt(TempDir);
 
 impl Apt {
-    /// One that takes packages of the newest suite from where this machine takes Debian's.
+    /// Creates an `apt` for the newest suite, from the sources of this machine's Debian packages.
     fn new() -> Result<Self, String> {
         let mut targets = Command::new("apt-get");
         targets.args([
@@ -68,7 +68,7 @@ impl Apt {
             "Acquire::Retries=0".to_owned(),
             "APT::Update::Error-Mode=any".to_owned(),
         ];
-        // Its own limit is for each packet.
+        // apt's own time limit applies to each packet.
         let mut apt = Command::new("timeout");
         apt.args(["180", "apt-get", "--quiet"])
             .current_dir(self.folder());
@@ -88,7 +88,7 @@ fn run(command: &mut Command) -> Result<(), String> {
     Err(said.lines().next_back().unwrap_or("it fails").to_owned())
 }
 
-/// The only entry of a folder whose name begins so.
+/// Returns the only entry of a folder whose name has this prefix.
 fn entry(folder: &Path, start: &str) -> Result<PathBuf, String> {
     let entries = fs::read_dir(folder).map_err(|error| error.to_string())?;
     let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -104,7 +104,7 @@ fn entry(folder: &Path, start: &str) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("{} has no {start}", folder.display()))
 }
 
-/// What the newest libibverbs exports, or why it cannot be had here.
+/// Returns the exports of the newest libibverbs, or the reason why it is not available here.
 pub(crate) fn newest() -> Result<List, String> {
     let apt = Apt::new()?;
     apt.run(&["update"])?;

@@ -1,4 +1,4 @@
-//! An object of each kind, and functions and memory of zeros for calls with them.
+//! One object of each kind, and functions and zeroed memory for calls with them.
 
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
@@ -9,14 +9,14 @@ use crate::copy::Copy;
 use crate::installed::Installed;
 
 impl Copy {
-    /// A function as `dlsym` finds it; null without one.
+    /// Returns the function that `dlsym` finds, or null.
     pub(crate) fn default(&self, name: &str) -> *mut c_void {
         let name = CString::new(name).unwrap();
         // SAFETY: a handle and a C string.
         unsafe { libc::dlsym(self.handle, name.as_ptr()) }
     }
 
-    /// A function that `Verbs` does not declare.
+    /// Returns a function that `Verbs` does not declare.
     ///
     /// # Safety
     /// `F` is the type of the function of this name.
@@ -29,7 +29,7 @@ impl Copy {
     }
 }
 
-/// Memory at an address whose lower half is 0.
+/// Memory at an address whose lower 32 bits are 0.
 pub(crate) struct Scratch(*mut c_void);
 
 impl Scratch {
@@ -40,14 +40,14 @@ impl Scratch {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let found = (0x2000_usize..0x2100).find_map(|high| {
             let wanted = ptr::without_provenance_mut(high << 32);
-            // SAFETY: a mapping of this value, which replaces no other.
+            // SAFETY: maps memory for this value and replaces no other mapping.
             let at = unsafe { libc::mmap(wanted, Self::LEN, protection, flags, -1, 0) };
             (at == wanted).then_some(at)
         });
         Self(found.unwrap())
     }
 
-    /// Its address; all bytes are zero.
+    /// Zeroes the memory; returns its address.
     pub(crate) fn zeroed(&self) -> usize {
         // SAFETY: the mapping, to which nothing refers.
         unsafe { ptr::write_bytes(self.0.cast::<u8>(), 0, Self::LEN) };
@@ -62,7 +62,7 @@ impl Drop for Scratch {
     }
 }
 
-/// An object of each kind that a program gets of a device of gdr.
+/// One object of each kind that a program gets from a gdr device.
 pub(crate) struct Objects<'a> {
     copy: &'a Copy,
     context: *mut ibv_context,
@@ -102,8 +102,8 @@ impl<'a> Objects<'a> {
             flags: 0,
         };
         let mut buffer = ptr::null_mut();
-        // SAFETY: the arguments are what the header says of each function; nothing is destroyed before the
-        // process ends.
+        // SAFETY: the arguments are as the header requires for each function; nothing is destroyed before the process
+        // ends.
         unsafe {
             let gid = verbs.query_gid(context, 1, 0).unwrap().gid;
             let mut path = ibv_ah_attr {
@@ -129,7 +129,7 @@ impl<'a> Objects<'a> {
             attr.cap.max_send_wr = 4;
             attr.cap.max_recv_wr = 4;
             let pair = verbs.ibv_create_qp(domain, &mut attr).unwrap().as_ptr();
-            // The waits for events that do not come.
+            // Makes waits for events return at once, because none occur.
             for fd in [(*context).async_fd, (*channel).fd] {
                 let flags = libc::fcntl(fd, libc::F_GETFL);
                 assert_eq!(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK), 0);
@@ -189,7 +189,7 @@ impl<'a> Objects<'a> {
         ]
     }
 
-    /// Calls each function that takes two objects with one of the installed library and one of these; returns
+    /// Calls each function that takes two objects with one object of the installed library and one of these; returns
     /// the errors.
     pub(crate) fn beside(&self, installed: &Installed) -> Vec<(&'static str, c_int)> {
         let (copy, other) = (self.copy, installed.object());

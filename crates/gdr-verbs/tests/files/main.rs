@@ -1,4 +1,4 @@
-//! The files of devices as programs see them that run with the library for `LD_PRELOAD`.
+//! The device files as programs see them that run with the library in `LD_PRELOAD`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use crate::built::libraries;
 
-/// A command that finds one device, at 127.0.0.1.
+/// Returns a command that finds one device, at 127.0.0.1.
 fn preloaded(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command
@@ -34,12 +34,12 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// What a shell prints, and the programs that it starts.
+/// Returns the output of a shell and the programs that it starts.
 fn shell(script: &str) -> String {
     text(&preloaded("sh").args(["-c", script]).output().unwrap())
 }
 
-/// The program of `program.c`.
+/// Returns the compiled program of `program.c`.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -56,7 +56,7 @@ fn program() -> &'static Path {
     })
 }
 
-/// Runs a part of the program in a folder that is empty; returns what it prints.
+/// Runs a part of the program in an empty folder; returns its output.
 fn printed(mut command: Command, name: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
@@ -146,7 +146,7 @@ fn programs_of_every_system_list_and_read_the_files() {
         shell("test -c /dev/infiniband/uverbs0 && test -r /dev/infiniband/uverbs0 && echo yes"),
         "yes\n"
     );
-    // `ls -l` asks for more than others, and prints what fails.
+    // `ls -l` queries more than other programs, and prints what fails.
     let listed = preloaded("ls")
         .args(["-lLR", "/sys/class/infiniband/gdr0/ports"])
         .output()
@@ -158,7 +158,7 @@ fn programs_of_every_system_list_and_read_the_files() {
 #[test]
 fn a_folder_of_a_device_is_the_working_folder_of_a_process_and_of_its_children() {
     let class = "/sys/class/infiniband";
-    // What scripts of rdma-core do.
+    // The queries that scripts of rdma-core make.
     assert_eq!(
         shell(&format!("cd {class} && echo * && cat gdr0/node_type")),
         "gdr0\n1: CA\n"
@@ -179,7 +179,7 @@ fn a_folder_of_a_device_is_the_working_folder_of_a_process_and_of_its_children()
         )),
         "gdr0\nstatus\n/proc/self\n"
     );
-    // What is written there is not there.
+    // Files cannot be created there.
     assert_eq!(
         shell(&format!(
             "cd {class}; echo 2>/dev/null > file; test -e file || echo no"
@@ -206,7 +206,7 @@ fn near_puts_the_devices_under_the_bridge_of_a_function() {
     let found = text(&command.output().unwrap());
     let found = Path::new(found.trim_end());
     assert_eq!(found.parent(), folder.parent());
-    // NCCL takes the functions of a bus for one card.
+    // NCCL treats the functions of a bus as one card.
     let bus = |path: &Path| path.file_name().unwrap().to_str().unwrap()[..7].to_owned();
     assert!(!Path::new("/sys/class/pci_bus").join(bus(found)).exists());
 }
@@ -222,7 +222,7 @@ fn every_function_that_is_replaced_is_one_of_the_c_library() {
         if let Some(name) = line.strip_suffix(" {") {
             node = name.to_owned();
         } else if node == "GDR_VERBS" {
-            // For the library in the place of libibverbs.
+            // These belong to the library that replaces libibverbs.
         } else if let Some(name) = line
             .strip_prefix("\t\t")
             .and_then(|it| it.strip_suffix(';'))
@@ -233,7 +233,7 @@ fn every_function_that_is_replaced_is_one_of_the_c_library() {
                 let handle = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOW);
                 libc::dlvsym(handle, c(name).as_ptr(), c(&node).as_ptr())
             };
-            // A C library before 2.33 has not all of them.
+            // A C library older than 2.33 lacks some of them.
             assert!(!address.is_null() || node == "GLIBC_2.33", "{name}@{node}");
             found += 1;
         }
@@ -261,7 +261,7 @@ fn the_installed_libibverbs_does_not_take_the_devices_for_those_of_the_kernel() 
         return;
     };
     assert_eq!(shown, "True\n");
-    // What the library in libibverbs' place calls is the preloaded one's.
+    // The library in place of libibverbs calls the functions of the preloaded one.
     assert_eq!(
         looks("preloaded.gdr_verbs_hide_files(1)").unwrap(),
         "False\n"

@@ -19,8 +19,8 @@ pub(crate) const ADDRESS: &str = "127.77.0.2";
 pub(crate) const PRELOAD: &str = "libgdr-verbs.so";
 pub(crate) const SHADOW: &str = "shadow/libibverbs.so.1";
 
-/// A copy of a library, which has chosen its installed libibverbs: the loader treats a copy as another
-/// library, with its own variables.
+/// A copy of a library, with its own choice of the installed libibverbs: the loader treats a copy as another library,
+/// with its own variables.
 pub(crate) struct Copy {
     pub(crate) verbs: &'static Verbs,
     pub(crate) handle: *mut c_void,
@@ -44,10 +44,10 @@ impl Copy {
                 env::set_var(name, value);
             }
         }
-        // SAFETY: it behaves as libibverbs.
+        // SAFETY: the file behaves as libibverbs does.
         let verbs = unsafe { Verbs::open(&path) }.unwrap();
         let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-        // SAFETY: it is loaded, so nothing runs.
+        // SAFETY: the library is already loaded, so no initializer runs.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null());
         // The first call reads the variables.
@@ -79,7 +79,7 @@ impl Copy {
         devices.as_slice().iter().map(name).collect()
     }
 
-    /// A private function of rdma-core.
+    /// Returns a private function of rdma-core.
     pub(crate) fn private(&self, name: &str, version: &str) -> *mut c_void {
         let (name, version) = (CString::new(name).unwrap(), CString::new(version).unwrap());
         // SAFETY: a handle and C strings.

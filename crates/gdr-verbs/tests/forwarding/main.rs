@@ -1,5 +1,5 @@
-//! The library beside an installed libibverbs: the devices of both are listed and usable in one
-//! process, and the private functions are the installed library's.
+//! The library together with an installed libibverbs: the devices of both are listed and usable in one process, and
+//! private functions are passed to the installed library.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,7 @@ fn devices_of_both_libraries_are_listed_and_used_in_one_process() {
         let (mut near, mut far) = (vec![0_u64; 64], vec![0_u64; 64]);
         let own = Objects::new(verbs, copy.open(0), &mut near);
         let installed = Objects::new(verbs, copy.open(1), &mut far);
-        // Only calls about its own device reached the installed library.
+        // Only calls for its own device have reached the installed library.
         for kind in [Context, Domain, Region, Channel, Queue, Pair] {
             assert_eq!(fake.live("mlx5_0", kind), 1, "{file} {kind:?}");
         }
@@ -42,7 +42,7 @@ fn devices_of_both_libraries_are_listed_and_used_in_one_process() {
             // SAFETY: the context is open.
             unsafe { verbs.query_gid(objects.context, 1, 0) }.unwrap();
         }
-        // Neither copy knows an object of the other.
+        // Neither library accepts an object of the other.
         let (context, pd) = (own.context, installed.domain);
         // SAFETY: the library checks handles.
         let refused = unsafe {
@@ -65,7 +65,7 @@ fn handles_of_destroyed_objects_are_not_passed_on() {
     let own = Objects::new(copy.verbs, copy.open(0), &mut words);
     own.close(copy.verbs);
     own.assert_unknown(copy.verbs);
-    // The simulated library reports handles that it did not return.
+    // The simulated library records handles that it did not return.
     fake.assert_clean();
 }
 
@@ -86,13 +86,13 @@ fn without_a_usable_installed_library_the_own_devices_are_there() {
         let copy = Copy::new(SHADOW, &[("GDR_LIBIBVERBS", Path::new(library))]);
         assert_eq!(copy.names(), ["gdr0"], "{library}");
     }
-    // Not itself, which a program may have loaded under the name of the other.
+    // The library does not forward to itself, even if a program has loaded it under the other name.
     let own = libraries().join(PRELOAD);
     let copy = Copy::new(SHADOW, &[("GDR_LIBIBVERBS", &own)]);
     assert_eq!(copy.names(), ["gdr0"]);
 }
 
-/// A program that looks the functions up in the library that `dlopen` finds, as NCCL does.
+/// A program that looks up the functions in the library that `dlopen` finds, as NCCL does.
 const LOOKS_UP: &str = "#include <dlfcn.h>\n\
     #include <stdlib.h>\n\
     static void *library;\n\
@@ -126,8 +126,8 @@ fn both_libraries_in_one_process_do_not_call_each_other() {
     assert_eq!(ended.code(), Some(0));
 }
 
-/// A library with private functions of rdma-core: one with more arguments than there are registers, and
-/// one with a variable number of them.
+/// Builds a library with private functions of rdma-core: one with more arguments than there are registers, and one with
+/// a variable number of arguments.
 fn private_functions() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("private.c");
@@ -200,7 +200,7 @@ fn private_functions_are_those_of_the_installed_library() {
         assert_eq!(sum, (1..=10).map(|it| it * it).sum::<c_long>(), "{version}");
         // SAFETY: a format, and its arguments.
         unsafe { log(ptr::null_mut(), 1, c"%d %.2f".as_ptr(), 7_i32, 2.5_f64) };
-        // SAFETY: a C string of the library.
+        // SAFETY: the function returns a C string.
         let text = unsafe { CStr::from_ptr(text()) };
         assert_eq!(text, c"7 2.50", "{version}");
     }

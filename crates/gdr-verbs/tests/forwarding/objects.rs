@@ -5,7 +5,7 @@ use std::ptr;
 
 use gdr_verbs_sys::*;
 
-/// The objects that a program makes of a device, and what it asks about it.
+/// The objects that a program creates on a device.
 pub(crate) struct Objects {
     pub(crate) context: *mut ibv_context,
     pub(crate) domain: *mut ibv_pd,
@@ -17,7 +17,7 @@ pub(crate) struct Objects {
 
 impl Objects {
     pub(crate) fn new(verbs: &Verbs, context: *mut ibv_context, words: &mut [u64]) -> Self {
-        // SAFETY: each object outlives those that are made from it, and `words` outlives the region.
+        // SAFETY: each object outlives the objects created from it, and `words` outlives the region.
         unsafe {
             let domain = verbs.ibv_alloc_pd(context).unwrap().as_ptr();
             let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
@@ -50,7 +50,7 @@ impl Objects {
         }
     }
 
-    /// The state of the queue pair after the first transition.
+    /// Moves the queue pair to INIT; returns its state.
     pub(crate) fn initialized(&self, verbs: &Verbs) -> ibv_qp_state {
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_INIT,
@@ -86,7 +86,7 @@ impl Objects {
         }
     }
 
-    /// Asserts that every function refuses them.
+    /// Asserts that every function refuses the objects.
     pub(crate) fn assert_unknown(&self, verbs: &Verbs) {
         let mut word = 0_u64;
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;

@@ -1,4 +1,4 @@
-//! The port follows its network interface: state, MTU, GID and events, in a namespace of the test.
+//! The port follows its network interface: state, MTU, GID and events, in a network namespace of the test.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,9 +24,9 @@ use rustix::fs::OFlags;
 
 use crate::built::libraries;
 
-/// The limit of each wait. The kernel reports a carrier up to a second late.
+/// The limit of each wait. The Linux kernel may report a carrier a second late.
 const LIMIT: Duration = Duration::from_secs(30);
-/// In the environment of the child process: the library.
+/// The environment variable with the path of the library, for the child process.
 const LIBRARY: &str = "GDR_TEST_LIBRARY";
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 2, 1), Ipv4Addr::new(10, 77, 2, 2)];
 
@@ -43,7 +43,7 @@ fn a_port_follows_its_interface() {
         .env(LIBRARY, libraries().join("libgdr-verbs.so"))
         .env("GDR_NICS", "v0,v1,lo")
         .env_remove("GDR_LIBIBVERBS");
-    // SAFETY: system calls only.
+    // SAFETY: the closure only makes system calls.
     unsafe { child.pre_exec(namespace::enter) };
     match child.status() {
         Ok(status) => assert!(status.success()),
@@ -59,7 +59,7 @@ fn in_a_namespace() {
     };
     namespace::set_up(c"lo").unwrap();
     make_interfaces();
-    // SAFETY: it behaves as libibverbs.
+    // SAFETY: the file behaves as libibverbs does.
     let verbs = unsafe { Verbs::open(library) }.unwrap();
     let devices = verbs.devices().unwrap();
     let [v0, v1, lo] = *devices.as_slice() else {
@@ -95,7 +95,7 @@ impl Port {
         let context = unsafe { verbs.ibv_open_device(device) }.unwrap().as_ptr();
         let port = Self { verbs, context };
         port.wait_for(ibv_port_state::IBV_PORT_ACTIVE);
-        // What has been reported before.
+        // Discards the events that were reported before.
         port.set_blocking(OFlags::NONBLOCK);
         while port.take().is_ok() {}
         port.set_blocking(OFlags::empty());
@@ -111,13 +111,13 @@ impl Port {
         wait_until(|| self.attributes().state == state);
     }
 
-    /// State and physical state, by the numbers of the specification.
+    /// Returns state and physical state, as numbers of the specification.
     fn states(&self) -> (ibv_port_state, u8) {
         let attributes = self.attributes();
         (attributes.state, attributes.phys_state)
     }
 
-    /// The index of the interface of the GID.
+    /// Returns the index of the interface of the GID.
     fn interface_of_gid(&self) -> Result<u32, Errno> {
         // SAFETY: the context is open.
         let entry = unsafe { self.verbs.query_gid(self.context, 1, 3) };
@@ -127,7 +127,7 @@ impl Port {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as the context.
+        // SAFETY: the descriptor is open as long as the context.
         unsafe { BorrowedFd::borrow_raw((*self.context).async_fd) }
     }
 
@@ -137,7 +137,7 @@ impl Port {
 
     fn take(&self) -> Result<Kind, VerbError> {
         let mut event = ibv_async_event::default();
-        // SAFETY: the context is open; an event of a port has a number.
+        // SAFETY: the context is open; events of a port have a port number.
         unsafe {
             self.verbs.ibv_get_async_event(self.context, &mut event)?;
             assert_eq!(event.element.port_num, 1);
@@ -146,7 +146,7 @@ impl Port {
         Ok(event.event_type)
     }
 
-    /// The next event, after the descriptor has become readable.
+    /// Waits until the descriptor is readable; returns the next event.
     fn event(&self) -> Kind {
         let limit = Timespec::try_from(LIMIT).unwrap();
         let mut fds = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN)];
@@ -154,7 +154,8 @@ impl Port {
         self.take().unwrap()
     }
 
-    /// A program that finds the descriptor readable takes an event, and that must not block.
+    /// Checks that the descriptor is not readable: a program that finds it readable takes an event, which must not
+    /// block.
     fn assert_no_event(&self) {
         let now = Timespec::default();
         let mut fds = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN)];
@@ -199,7 +200,7 @@ fn state_and_events_follow_the_carrier(port: &Port) {
     namespace::set_up(c"v1").unwrap();
     assert_eq!(port.event(), Kind::IBV_EVENT_PORT_ACTIVE);
     port.assert_no_event();
-    // Twice between two looks.
+    // Two changes between two checks of the device.
     namespace::set_down(c"v0").unwrap();
     namespace::set_up(c"v0").unwrap();
     assert_eq!(port.event(), Kind::IBV_EVENT_PORT_ERR);
@@ -207,7 +208,7 @@ fn state_and_events_follow_the_carrier(port: &Port) {
     port.assert_no_event();
 }
 
-/// As `ibv_asyncwatch` waits: in `ibv_get_async_event`, without looking at the descriptor.
+/// Waits like `ibv_asyncwatch`: in `ibv_get_async_event`, without polling the descriptor.
 fn a_thread_that_waits_gets_the_event(port: &Port) {
     let (context, verbs) = (port.context.expose_provenance(), port.verbs);
     let waiter = thread::spawn(move || {
@@ -263,7 +264,7 @@ fn the_gid_goes_and_comes_with_the_address(port: &Port) {
     assert_eq!(port.event(), Kind::IBV_EVENT_GID_CHANGE);
     assert_eq!(port.interface_of_gid(), Err(NO_DATA));
     assert_eq!((plain(), listed()), ([0; 16], 0));
-    // Another address is not the device's.
+    // Another address of the interface does not belong to the device.
     namespace::set_address(c"v0", Ipv4Addr::new(10, 77, 3, 1)).unwrap();
     port.assert_no_event();
     assert_eq!(port.interface_of_gid(), Err(NO_DATA));
@@ -305,7 +306,7 @@ struct End {
 impl End {
     fn new(verbs: &'static Verbs, device: *mut ibv_device) -> Self {
         let port = Port::open(verbs, device);
-        // SAFETY: each object is made of those before it.
+        // SAFETY: each object is created from the objects before it.
         unsafe {
             let domain = verbs.ibv_alloc_pd(port.context).unwrap().as_ptr();
             let (own, none) = (ptr::null_mut(), ptr::null_mut());
@@ -335,7 +336,7 @@ impl End {
             path_mtu: ibv_mtu::IBV_MTU_1024,
             dest_qp_num: peer,
             min_rnr_timer: 12,
-            // A second with the retries: an end that gets no CPU for long has not failed.
+            // A second including retries, so that an end that gets no CPU for a while has not failed.
             timeout: 16,
             retry_cnt: 3,
             rnr_retry: 7,
@@ -371,7 +372,7 @@ impl End {
         assert!(unsafe { ibv_post_recv(self.pair, &mut wr) }.is_ok());
     }
 
-    /// Sends an empty message.
+    /// Sends an empty message; returns its status.
     fn send(&self) -> ibv_wc_status {
         let mut wr = ibv_send_wr {
             opcode: ibv_wr_opcode::IBV_WR_SEND,
@@ -390,7 +391,7 @@ impl End {
             // SAFETY: the queue is alive.
             let polled = unsafe { ibv_poll_cq(self.queue, &mut room) }.unwrap();
             found = polled.first().map(|done| (done.opcode, done.status));
-            // The opcode of a request that failed is not defined.
+            // The opcode of a failed request is undefined.
             found.is_some_and(|(opcode, status)| {
                 opcode == of || status != ibv_wc_status::IBV_WC_SUCCESS
             })
@@ -399,7 +400,7 @@ impl End {
     }
 }
 
-/// Both addresses belong to one host, so the packets go by the loopback interface.
+/// Both addresses belong to one host, so the packets go over the loopback interface.
 fn requests_without_an_address_end_in_time(verbs: &'static Verbs, devices: [*mut ibv_device; 2]) {
     for lost in [c"v0", c"v1"] {
         let [a, b] = devices.map(|device| End::new(verbs, device));
@@ -409,7 +410,7 @@ fn requests_without_an_address_end_in_time(verbs: &'static Verbs, devices: [*mut
         b.receive();
         assert_eq!(a.send(), ibv_wc_status::IBV_WC_SUCCESS);
         namespace::remove_address(lost).unwrap();
-        // Shared memory carries packets until the thread of the device has noticed.
+        // Shared memory carries packets until the device's thread has noticed the change.
         let mut status = ibv_wc_status::IBV_WC_SUCCESS;
         wait_until(|| {
             b.receive();
@@ -424,7 +425,7 @@ fn requests_without_an_address_end_in_time(verbs: &'static Verbs, devices: [*mut
         namespace::set_address(c"v0", ADDRESSES[0]).unwrap();
         namespace::set_address(c"v1", ADDRESSES[1]).unwrap();
     }
-    // The devices are as they were.
+    // The devices work as before.
     let [a, b] = devices.map(|device| End::new(verbs, device));
     a.connect(b.number(), ADDRESSES[1]);
     b.connect(a.number(), ADDRESSES[0]);

@@ -1,6 +1,6 @@
-//! Frames between two places in memory of a GPU, which is simulated, over the loopback interface of a
-//! namespace. Programs of C name such memory by addresses of the CUDA driver, which is not there; so
-//! this uses the engine below the C interface.
+//! Frames between two positions in memory of a simulated GPU, over the loopback interface of a namespace. C programs
+//! refer to such memory by addresses of the CUDA driver, which is not available here, so this test uses the engine
+//! below the C interface.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use gdr_nic::{
 
 use crate::{AGAIN, BEFORE, LIMIT, PORT, assert_is_sent_frame, frame};
 
-/// The length of the GPU memory: two of the GPU's pages.
+/// The length of the GPU memory: two GPU pages.
 const LEN: u64 = 128 << 10;
-/// Where the received frame is, across the boundary of the pages.
+/// The offset of the received frame, which crosses the boundary of the pages.
 const TO: u64 = (64 << 10) - 30;
 const ROOM: u32 = 2048;
 const SENT: WrId = WrId(1);
@@ -87,7 +87,7 @@ impl End {
         assert_eq!(posted, Ok(()));
     }
 
-    /// The completion of a request.
+    /// Returns the completion of a request, or `None` after `limit`.
     fn completion(&self, of: WrId, limit: Duration) -> Option<Completion> {
         let until = Instant::now() + limit;
         let mut found = None;

@@ -1,13 +1,13 @@
-//! Frames that come back to the interface that sends them, as on a network card.
+//! Frames that return to the interface that sends them, as on a network card.
 
 use super::*;
 
-/// How many receives each end has: more than frames are expected, and no more than its queue holds.
+/// The number of receives of each end: more than the expected frames, and no more than its queue holds.
 const RECEIVES: usize = 8;
-/// A group (IANA: IPv4 multicast).
+/// A multicast group (IANA: IPv4 multicast).
 const GROUP: [u8; 6] = [0x01, 0x00, 0x5e, 0x00, 0x00, 0x09];
 
-/// A frame for this address, whose last byte is `mark`.
+/// Returns a frame for this address, whose last byte is `mark`.
 fn frame_to(address: [u8; 6], mark: u8) -> Vec<u8> {
     let mut frame = frame(PORT);
     frame[..6].copy_from_slice(&address);
@@ -15,7 +15,7 @@ fn frame_to(address: [u8; 6], mark: u8) -> Vec<u8> {
     frame
 }
 
-/// An end that receives every frame that its interface does.
+/// An end that receives every frame that its interface receives.
 struct Receiver {
     end: End,
     flow: *mut ibv_flow,
@@ -40,7 +40,7 @@ impl Receiver {
         }
     }
 
-    /// The mark of the next frame.
+    /// Returns the mark of the next frame.
     fn next(&self) -> u8 {
         let done = self.end.completion(LIMIT).expect("no frame came back");
         assert_eq!(done.status, ibv_wc_status::IBV_WC_SUCCESS);
@@ -48,26 +48,26 @@ impl Receiver {
     }
 
     fn close(self) {
-        // SAFETY: it is alive, and not used again.
+        // SAFETY: the flow exists, and is not used again.
         unsafe { ibv_destroy_flow(self.flow) }.unwrap();
         self.end.close(&self.regions);
     }
 }
 
-/// Sends frames with the marks 1, 2 and so on, one for each address. The last address is one that comes
-/// back for certain, so that all before it have arrived or never will.
+/// Sends frames with the marks 1, 2 and so on, one for each address. A frame to the last address certainly returns, so
+/// that all earlier frames have arrived by then or never will.
 fn send(sender: &End, addresses: &[[u8; 6]]) {
     for (address, mark) in addresses.iter().zip(1..) {
         let mut bytes = frame_to(*address, mark);
         let region = sender.register(&mut bytes);
         sender.send(region);
-        // SAFETY: it is alive, and not used again.
+        // SAFETY: the region exists, and is not used again.
         unsafe { sender.verbs.ibv_dereg_mr(region) }.unwrap();
     }
 }
 
-/// Two devices at addresses of one interface: the sender, and one with a socket of its own, as another
-/// process has it.
+/// Uses two devices at addresses of one interface: the sender, and a device with a socket of its own, as in another
+/// process.
 pub(crate) fn by_an_interface(
     verbs: &'static Verbs,
     device: *mut ibv_device,
@@ -87,7 +87,7 @@ pub(crate) fn by_an_interface(
     sender.close(&[]);
 }
 
-/// The loopback interface receives everything that it sends, once.
+/// Checks that the loopback interface receives everything that it sends, once.
 pub(crate) fn by_the_loopback_interface(verbs: &'static Verbs, device: *mut ibv_device) {
     let receiver = Receiver::new(verbs, device);
     let sender = End::new(verbs, device);

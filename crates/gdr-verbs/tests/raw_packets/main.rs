@@ -1,5 +1,5 @@
-//! Raw packet queue pairs and flows: a UDP datagram as a whole Ethernet frame from one device to another,
-//! over a pair of virtual interfaces and over the loopback interface, in a namespace of the test.
+//! Raw packet queue pairs and flows: a UDP datagram as a whole Ethernet frame from one device to another, over a pair
+//! of virtual interfaces and over the loopback interface, in a network namespace of the test.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,11 +24,11 @@ use gdr_verbs_sys::*;
 
 use crate::built::libraries;
 
-/// The limit of each wait, which takes a small fraction of it.
+/// The limit of each wait, far longer than a wait takes.
 const LIMIT: Duration = Duration::from_secs(30);
-/// After this a frame is sent again: an interface that was set up just now may drop the first.
+/// The time after which a frame is sent again: an interface that was just set up may drop the first one.
 const AGAIN: Duration = Duration::from_millis(200);
-/// What the child processes have in their environment: the interfaces.
+/// Environment variables of the child processes: the interfaces and the library.
 const INSIDE: &str = "GDR_TEST_INTERFACES";
 const LIBRARY: &str = "GDR_TEST_LIBRARY";
 const VETH: &str = "veth";
@@ -40,16 +40,16 @@ const PORT: u16 = 12_345;
 const OTHER_PORT: u16 = 12_346;
 const RECEIVER: [u8; 4] = [10, 77, 1, 1];
 const SENDER: [u8; 4] = [10, 77, 1, 2];
-/// A tag of VLAN 5, which the kernel takes out of frames that it receives.
+/// A tag of VLAN 5, which the Linux kernel removes from the frames that it receives.
 const TAG: [u8; 4] = [0x81, 0, 0, 5];
-/// Where a tag is in a frame.
+/// The offset of a tag in a frame.
 const ADDRESSES: usize = 12;
 const HEADERS: usize = 14 + 20 + 8;
 const PAYLOAD: &[u8] = b"thirty-two bytes of payload here";
-/// A byte that is in no frame at this place.
+/// A byte that is not in any frame at this position.
 const BEFORE: u8 = 0xaa;
 
-/// Runs [`in_a_namespace`] in a child process that has moved to a namespace. `None` if the kernel refuses
+/// Runs [`in_a_namespace`] in a child process in a namespace of its own. Returns `None` if the Linux kernel refuses
 /// that.
 fn run_inside(interfaces: &str) -> Option<ExitStatus> {
     let mut child = Command::new(env::current_exe().unwrap());
@@ -58,7 +58,7 @@ fn run_inside(interfaces: &str) -> Option<ExitStatus> {
         .env(INSIDE, interfaces)
         .env(LIBRARY, libraries().join("libgdr-verbs.so"))
         .env_remove("GDR_LIBIBVERBS");
-    // SAFETY: system calls only.
+    // SAFETY: the closure only makes system calls.
     unsafe { child.pre_exec(namespace::enter) };
     match child.status() {
         Ok(status) => Some(status),
@@ -132,9 +132,9 @@ fn in_a_namespace() {
         }
         _ => "127.0.0.1",
     };
-    // SAFETY: no other thread uses the environment: the harness waits for this test.
+    // SAFETY: no other thread uses the environment, because the harness waits for this test.
     unsafe { env::set_var("GDR_NICS", nics) };
-    // SAFETY: it behaves as libibverbs.
+    // SAFETY: the file behaves as libibverbs does.
     let verbs = unsafe { Verbs::open(env::var_os(LIBRARY).unwrap()) }.unwrap();
     let devices = verbs.devices().unwrap();
     let [receiver, sender] = match devices.as_slice() {
@@ -167,7 +167,7 @@ struct End {
 
 impl End {
     fn new(verbs: &'static Verbs, device: *mut ibv_device) -> Self {
-        // SAFETY: the device came from the library, and each object is made of earlier ones.
+        // SAFETY: the device came from the library, and each object is created from earlier ones.
         unsafe {
             let context = verbs.ibv_open_device(device).unwrap().as_ptr();
             let domain = verbs.ibv_alloc_pd(context).unwrap().as_ptr();
@@ -236,11 +236,11 @@ impl End {
             num_sge: 1,
             ..Default::default()
         };
-        // SAFETY: the queue pair and the memory are alive.
+        // SAFETY: the queue pair and the memory exist.
         assert!(unsafe { ibv_post_recv(self.pair, &mut wr) }.is_ok());
     }
 
-    /// Sends the whole of a region as two segments, and waits for the completion.
+    /// Sends a whole region as two segments, and waits for the completion.
     fn send(&self, region: *mut ibv_mr) {
         // SAFETY: the region is alive.
         let (start, len, lkey) = unsafe {
@@ -298,7 +298,7 @@ impl End {
     }
 }
 
-/// Lets a queue pair receive UDP datagrams over IPv4 for an address and a port.
+/// Steers UDP datagrams over IPv4 to an address and a port to a queue pair.
 fn steer(pair: *mut ibv_qp, address: [u8; 4], port: u16) -> *mut ibv_flow {
     #[repr(C, packed)]
     struct Rule {
@@ -329,15 +329,15 @@ fn steer(pair: *mut ibv_qp, address: [u8; 4], port: u16) -> *mut ibv_flow {
     rule.ip.mask.dst_ip = u32::MAX;
     rule.udp.val.dst_port = port.to_be();
     rule.udp.mask.dst_port = u16::MAX;
-    // SAFETY: the queue pair is alive, and the specifications follow the attributes.
+    // SAFETY: the queue pair exists, and the specifications follow the attributes.
     let flow = unsafe { ibv_create_flow(pair, (&raw mut rule).cast()) };
     flow.unwrap().as_ptr()
 }
 
-/// A UDP datagram in an Ethernet frame, without the checksums.
+/// Returns a UDP datagram in an Ethernet frame, without checksums.
 fn frame(port: u16) -> Vec<u8> {
     let mut frame = Vec::new();
-    // The address of no interface: what a flow accepts is received all the same.
+    // The address of no interface, because frames that a flow matches are received anyway.
     frame.extend([0x0c, 0x42, 0xa1, 0x73, 0x8d, 0xe6]);
     frame.extend([0xb8, 0xce, 0xf6, 0xcc, 0x9e, 0xdd]);
     frame.extend(0x0800_u16.to_be_bytes());
@@ -378,7 +378,7 @@ fn assert_is_sent_frame(received: &[u8]) {
     assert_eq!(received, frame(PORT));
 }
 
-/// A frame with a tag, or with none.
+/// Inserts a tag, which may be empty, into a frame.
 fn tagged(mut frame: Vec<u8>, tag: &[u8]) -> Vec<u8> {
     frame.splice(ADDRESSES..ADDRESSES, tag.iter().copied());
     frame
@@ -415,7 +415,7 @@ fn exchange(verbs: &'static Verbs, receiver: *mut ibv_device, sender: *mut ibv_d
     // The frame starts with its own headers.
     assert_eq!(flags & ibv_wc_flags::IBV_WC_GRH.0, 0, "{flags:#x}");
 
-    // SAFETY: it is alive, and not used again.
+    // SAFETY: the flow exists, and is not used again.
     unsafe { ibv_destroy_flow(flow) }.unwrap();
     receiver.close(&[into]);
     sender.close(&[foreign, from]);

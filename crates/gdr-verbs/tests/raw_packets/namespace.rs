@@ -1,5 +1,5 @@
-//! Network interfaces of a namespace of this process alone.
-#![allow(dead_code)] // Each test binary uses a part of it.
+//! Network interfaces in a namespace of this process.
+#![allow(dead_code)] // Each test binary uses a part of this module.
 
 use std::ffi::{CStr, c_ulong};
 use std::io;
@@ -7,10 +7,10 @@ use std::mem;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Moves the calling thread to a network namespace of its own; without privileges also to a user
-/// namespace of its own, in which it has them. Only calls that a child may make after a fork.
+/// Moves the calling thread to a new network namespace. Without privileges, also moves it to a new user namespace, in
+/// which it has them. Only makes calls that a child may make after a fork.
 pub(crate) fn enter() -> io::Result<()> {
-    // SAFETY: no pointers.
+    // SAFETY: takes no pointers.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
         return Ok(());
     }
@@ -29,7 +29,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers; the descriptor is new.
+    // SAFETY: takes no pointers; the descriptor is new.
     let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
     // SAFETY: as above.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -39,25 +39,25 @@ fn change(name: &CStr, request: c_ulong, set: impl FnOnce(&mut libc::ifreq)) -> 
     ask(name, request, set).map(drop)
 }
 
-/// Makes a request about an interface (netdevice(7)); returns what the kernel has made of it.
+/// Makes a request about an interface (netdevice(7)); returns the structure as the Linux kernel filled it in.
 fn ask(
     name: &CStr,
     request: c_ulong,
     set: impl FnOnce(&mut libc::ifreq),
 ) -> io::Result<libc::ifreq> {
     let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
-    // SAFETY: a C struct of integers, for which zeros are a value.
+    // SAFETY: a C struct of integers, for which all zeros is a valid value.
     let mut wanted: libc::ifreq = unsafe { mem::zeroed() };
     for (to, from) in wanted.ifr_name.iter_mut().zip(name.to_bytes()) {
         *to = *from as libc::c_char;
     }
     set(&mut wanted);
-    // SAFETY: the request reads and writes the structure.
+    // SAFETY: the request reads and writes only this structure.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut wanted) })?;
     Ok(wanted)
 }
 
-/// The Ethernet address of an interface.
+/// Returns the Ethernet address of an interface.
 pub(crate) fn hardware_address(name: &CStr) -> io::Result<[u8; 6]> {
     let answer = ask(name, libc::SIOCGIFHWADDR as c_ulong, |_| {})?;
     // SAFETY: the request has set this member.
@@ -73,13 +73,13 @@ pub(crate) fn set_address(name: &CStr, address: Ipv4Addr) -> io::Result<()> {
     wanted.sin_family = libc::AF_INET as libc::sa_family_t;
     wanted.sin_addr.s_addr = u32::from_ne_bytes(address.octets());
     change(name, libc::SIOCSIFADDR as c_ulong, |request| {
-        // SAFETY: both are plain C structs of 16 bytes that begin with the family.
+        // SAFETY: both are plain C structs of 16 bytes that start with the address family.
         request.ifr_ifru.ifru_addr =
             unsafe { mem::transmute::<libc::sockaddr_in, libc::sockaddr>(wanted) };
     })
 }
 
-/// Takes the address of an interface away.
+/// Removes the address of an interface.
 pub(crate) fn remove_address(name: &CStr) -> io::Result<()> {
     set_address(name, Ipv4Addr::UNSPECIFIED)
 }
@@ -98,18 +98,18 @@ pub(crate) fn set_down(name: &CStr) -> io::Result<()> {
     })
 }
 
-/// Sets the longest packet of an interface.
+/// Sets the MTU of an interface.
 pub(crate) fn set_mtu(name: &CStr, mtu: u16) -> io::Result<()> {
     change(name, libc::SIOCSIFMTU as c_ulong, |request| {
         request.ifr_ifru.ifru_mtu = mtu.into();
     })
 }
 
-/// A message of rtnetlink(7): attributes of attributes.
+/// A message of rtnetlink(7), with nested attributes.
 struct Message(Vec<u8>);
 
 impl Message {
-    /// A request about an interface, which the kernel acknowledges.
+    /// Starts a request about an interface, which the Linux kernel acknowledges.
     fn new(kind: u16, flags: libc::c_int) -> Self {
         let flags = flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK;
         let mut message = Self(Vec::new());
@@ -121,7 +121,7 @@ impl Message {
         message
     }
 
-    /// Adds an attribute, whose value is what `add` adds.
+    /// Adds an attribute, whose value is what `add` appends.
     fn attribute(&mut self, kind: u16, add: impl FnOnce(&mut Self)) {
         let start = self.0.len();
         self.0.extend([0, 0]);
@@ -138,29 +138,29 @@ impl Message {
         });
     }
 
-    /// `struct ifinfomsg` without an index.
+    /// Appends a `struct ifinfomsg` without an index.
     fn interface(&mut self) {
         self.0.extend([0; 16]);
     }
 
-    /// Makes the request, and waits for its answer.
+    /// Sends the request, and waits for the answer.
     fn request(mut self) -> io::Result<()> {
         let len = self.0.len() as u32;
         self.0[..4].copy_from_slice(&len.to_ne_bytes());
         let socket = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
         let (fd, bytes) = (socket.as_raw_fd(), self.0.as_ptr().cast());
-        // SAFETY: the message, for the call.
+        // SAFETY: the message outlives the call.
         let sent = unsafe { libc::send(fd, bytes, self.0.len(), 0) };
         if sent < 0 {
             return Err(io::Error::last_os_error());
         }
         let mut answer = [0_u8; 1024];
-        // SAFETY: room for the answer, for the call. The kernel has answered already.
+        // SAFETY: the buffer outlives the call. The Linux kernel has already answered.
         let received = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
         if received < 20 {
             return Err(io::Error::last_os_error());
         }
-        // `struct nlmsgerr` after the header: a negative error number, or 0.
+        // `struct nlmsgerr` follows the header: a negative error number, or 0.
         let error = i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);
         match error {
             0 => Ok(()),
@@ -169,7 +169,7 @@ impl Message {
     }
 }
 
-/// Makes two interfaces that are connected to each other (veth(4)).
+/// Creates two interfaces that are connected to each other (veth(4)).
 pub(crate) fn add_veth_pair(one: &CStr, other: &CStr) -> io::Result<()> {
     /// `VETH_INFO_PEER` of linux/veth.h.
     const PEER: u16 = 1;
@@ -187,7 +187,7 @@ pub(crate) fn add_veth_pair(one: &CStr, other: &CStr) -> io::Result<()> {
     message.request()
 }
 
-/// Removes an interface, and the one that it is connected to.
+/// Removes an interface, together with the interface that it is connected to.
 pub(crate) fn remove(name: &CStr) -> io::Result<()> {
     let mut message = Message::new(libc::RTM_DELLINK, 0);
     message.name(name);

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use super::*;
 
-/// `struct ibv_wq`, up to its function.
+/// `struct ibv_wq` up to its function pointer.
 #[repr(C)]
 struct Wq {
     context: *mut ibv_context,
@@ -56,17 +56,17 @@ const WITH_STATE: u32 = 1;
 const READY: u32 = 1;
 const TOEPLITZ: u8 = 1;
 const SOURCE_PORT_UDP: u64 = 1 << 6;
-/// How many source ports there are: one bit of a hash differs between some of them.
+/// The number of source ports, enough for hashes that differ in one bit.
 const PORTS: u16 = 16;
 const RECEIVES: u32 = 2 * PORTS as u32;
 
-/// What the inline functions of the header find in front of a context.
+/// Returns the structure that the inline functions of the header find in front of a context.
 fn operations(context: *mut ibv_context) -> *mut verbs_context {
     let in_front = |at| at - offset_of!(verbs_context, context);
     context.map_addr(in_front).cast()
 }
 
-/// A work queue that is ready, with its completion queue.
+/// A work queue in the ready state, with its completion queue.
 struct WorkQueue {
     queue: *mut ibv_cq,
     wq: *mut ibv_wq,
@@ -75,7 +75,7 @@ struct WorkQueue {
 impl WorkQueue {
     fn new(end: &End, region: *mut ibv_mr) -> Self {
         let none = ptr::null_mut::<c_void>();
-        // SAFETY: the objects are alive and the attributes readable; the region is, and is posted as a whole.
+        // SAFETY: the objects and the region exist, the attributes are readable, and the region is posted as a whole.
         unsafe {
             let queue = end
                 .verbs
@@ -131,7 +131,7 @@ impl WorkQueue {
     }
 }
 
-/// A queue pair whose frames go to the queues of a table.
+/// Returns a queue pair whose frames go to the work queues of a table.
 fn spreading(end: &End, table: *mut ibv_rwq_ind_table) -> *mut ibv_qp {
     use ibv_qp_init_attr_mask as Init;
     let mut key: [u8; 40] = std::array::from_fn(|at| 0x6d ^ (at as u8).wrapping_mul(29));
@@ -157,14 +157,14 @@ fn spreading(end: &End, table: *mut ibv_rwq_ind_table) -> *mut ibv_qp {
     pair
 }
 
-/// A frame from this UDP port.
+/// Returns a frame from this UDP port.
 fn frame_from(port: u16) -> Vec<u8> {
     let mut frame = frame(PORT);
     frame[34..36].copy_from_slice(&port.to_be_bytes());
     frame
 }
 
-/// Frames of a port go to one work queue, and of many ports to both.
+/// Checks that all frames of one port go to one work queue, and frames of many ports to both.
 pub(crate) fn over_work_queues(verbs: &'static Verbs, device: *mut ibv_device) {
     let (end, sender) = (End::new(verbs, device), End::new(verbs, device));
     let mut room = vec![0; 2048];
@@ -193,7 +193,7 @@ pub(crate) fn over_work_queues(verbs: &'static Verbs, device: *mut ibv_device) {
         let mut bytes = frame_from(port);
         let from = sender.register(&mut bytes);
         sender.send(from);
-        // SAFETY: it is alive, and not used again.
+        // SAFETY: the region exists, and is not used again.
         unsafe { verbs.ibv_dereg_mr(from) }.unwrap();
         let until = Instant::now() + LIMIT;
         loop {

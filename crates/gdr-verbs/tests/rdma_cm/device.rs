@@ -1,4 +1,4 @@
-//! `/dev/infiniband/rdma_cm` as librdmacm uses it, by the layouts of rdma_user_cm.h.
+//! `/dev/infiniband/rdma_cm` as librdmacm uses it, with the layouts of rdma_user_cm.h.
 
 use std::ffi::c_int;
 use std::io;
@@ -21,7 +21,7 @@ const JOIN_MCAST: u32 = 22;
 /// Port spaces (`RDMA_PS_TCP`).
 pub(crate) const TCP: u64 = 0x0106;
 pub(crate) const UDP: u64 = 0x0111;
-/// The space of InfiniBand has queue pairs of all kinds (`IBV_QPT_RC`).
+/// The InfiniBand port space, combined with a queue pair type (`IBV_QPT_RC`).
 pub(crate) const RC_OF_ANY: u64 = 0x013f | 2 << 16;
 pub(crate) const XRC_SEND: u64 = 0x013f | 9 << 16;
 pub(crate) const XRC_RECV: u64 = 0x013f | 10 << 16;
@@ -36,14 +36,14 @@ pub(crate) const DISCONNECTED: u32 = 10;
 pub(crate) const MULTICAST_JOIN: u32 = 12;
 pub(crate) const TIMEWAIT_EXIT: u32 = 15;
 
-/// What happened to an identifier.
+/// An event of an identifier.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub(crate) id: u32,
     pub(crate) kind: u32,
-    /// What it is reported under: the program's own name of what it is about.
+    /// The program's own name for the object of the event.
     pub(crate) uid: u32,
-    /// The queue pair number, and of datagrams the queue key, and the GID that they go to.
+    /// The queue pair number and, for datagrams, the queue key and the destination GID.
     pub(crate) datagrams: (u32, u32, [u8; 16]),
 }
 
@@ -63,7 +63,7 @@ impl Cm {
         Self(fd)
     }
 
-    /// Executes a command; `answer` is as long as what it returns.
+    /// Executes a command, which must succeed; `answer` is as long as its result.
     fn execute(&self, number: u32, payload: &[u8], answer: &[u8]) {
         let errno = self.try_execute(number, payload, answer);
         assert_eq!(errno, 0, "command {number}");
@@ -75,7 +75,7 @@ impl Cm {
         command.extend((payload.len() as u16).to_ne_bytes());
         command.extend((answer.len() as u16).to_ne_bytes());
         command.extend(payload);
-        // SAFETY: a readable range; what the command points to comes from a function of this module.
+        // SAFETY: a readable range; pointers in the command come from a function of this module.
         let written = unsafe { libc::write(self.0, command.as_ptr().cast(), command.len()) };
         match written == command.len() as isize {
             true => 0,
@@ -83,12 +83,12 @@ impl Cm {
         }
     }
 
-    /// Makes an identifier for connections.
+    /// Creates an identifier for connections.
     pub(crate) fn create(&self) -> u32 {
         self.create_in(TCP)
     }
 
-    /// Makes an identifier of a port space.
+    /// Creates an identifier in a port space.
     pub(crate) fn create_in(&self, space: u64) -> u32 {
         let mut id = [0_u8; 4];
         let mut payload = 7_u64.to_ne_bytes().to_vec();
@@ -105,7 +105,7 @@ impl Cm {
         self.execute(DESTROY_ID, &payload, &reported.clone());
     }
 
-    /// Returns an error number, or 0.
+    /// Binds an identifier; returns an error number, or 0.
     pub(crate) fn bind(&self, id: u32, address: SocketAddrV4) -> i32 {
         let mut payload = id.to_ne_bytes().to_vec();
         payload.extend(16_u32.to_ne_bytes());
@@ -113,7 +113,7 @@ impl Cm {
         self.try_execute(BIND, &payload, &[])
     }
 
-    /// Lets others have its address and port that say the same.
+    /// Lets other identifiers that do the same share its address and port.
     pub(crate) fn share(&self, id: u32) {
         let mut value = 1_u32.to_ne_bytes();
         let mut payload = address_of(&mut value).to_vec();
@@ -121,12 +121,12 @@ impl Cm {
         self.execute(SET_OPTION, &payload, &[]);
     }
 
-    /// Returns an error number, or 0.
+    /// Listens for connections; returns an error number, or 0.
     pub(crate) fn listen(&self, id: u32) -> i32 {
         self.try_execute(LISTEN, &words(&[id, 8]), &[])
     }
 
-    /// Joins a group; returns the number of the membership, unless that is refused.
+    /// Joins a group; returns the number of the membership, or `None` if that is refused.
     pub(crate) fn join(&self, id: u32, group: SocketAddrV4) -> Option<u32> {
         let mut membership = [0_u8; 4];
         let mut payload = address_of(&mut membership).to_vec();
@@ -137,7 +137,7 @@ impl Cm {
         (joined == 0).then(|| u32::from_ne_bytes(membership))
     }
 
-    /// Leaves a group; returns how many events of the membership were fetched, unless there is none.
+    /// Leaves a group; returns how many events of the membership were fetched, or `None` if it does not exist.
     pub(crate) fn leave(&self, membership: u32) -> Option<u32> {
         let mut reported = [0_u8; 4];
         let mut payload = address_of(&mut reported).to_vec();
@@ -146,7 +146,7 @@ impl Cm {
         (left == 0).then(|| u32::from_ne_bytes(reported))
     }
 
-    /// Asks for a connection of a queue pair.
+    /// Requests a connection for a queue pair.
     pub(crate) fn ask(&self, space: u64, to: SocketAddrV4, qpn: u32) -> u32 {
         let id = self.create_in(space);
         let mut payload = words(&[id, 2000]);
@@ -163,18 +163,18 @@ impl Cm {
         id
     }
 
-    /// Asks for a connection of a queue pair, and waits for it.
+    /// Requests a connection for a queue pair, and waits until it is established.
     pub(crate) fn connect(&self, to: SocketAddrV4, qpn: u32) -> u32 {
         let id = self.ask(TCP, to, qpn);
         self.expect(id, CONNECT_RESPONSE);
-        // Without parameters, it confirms.
+        // Without parameters, this confirms the connection.
         let mut payload = vec![0; 8 + 272];
         payload.extend(words(&[id, 0]));
         self.execute(ACCEPT, &payload, &[]);
         id
     }
 
-    /// Returns an error number, or 0.
+    /// Accepts a connection; returns an error number, or 0.
     pub(crate) fn accept(&self, id: u32, qpn: u32) -> i32 {
         let mut payload = 9_u64.to_ne_bytes().to_vec();
         payload.extend(parameters(qpn));
@@ -204,7 +204,7 @@ impl Cm {
         }
     }
 
-    /// Waits for an event, which must be the next one but for ends of earlier connections.
+    /// Waits for an event, which must be the next one except for the ends of earlier connections.
     pub(crate) fn expect(&self, id: u32, kind: u32) {
         loop {
             let event = self.event();
@@ -217,7 +217,7 @@ impl Cm {
     }
 }
 
-/// The address of an answer, as commands have it.
+/// Returns the address of an answer, in the form that commands contain.
 fn address_of(answer: &mut [u8]) -> [u8; 8] {
     (answer.as_mut_ptr().expose_provenance() as u64).to_ne_bytes()
 }

@@ -1,5 +1,5 @@
-//! Connections between processes with the library preloaded, and what becomes of them when one ends. The
-//! processes are this binary, which runs one of the programs below.
+//! Connections between processes with the preloaded library, and their end when one process ends. The processes run
+//! this binary, with one of the programs below.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,14 +22,14 @@ use crate::device::{
     REJECTED, UDP, XRC_RECV, XRC_SEND,
 };
 
-/// Where a program is, and whom it connects to.
+/// Environment variables with the address of a program, and the address of its peer.
 const OWN: &str = "GDR_NICS";
 const PEER: &str = "GDR_TEST_PEER";
 const PORT: u16 = 7471;
-/// Longer than any correct wait, and shorter than the wait for a peer that does not answer.
+/// Longer than any correct wait, and shorter than a wait for a peer that does not answer.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// A process that runs one of the programs. It is killed when the test ends.
+/// A process that runs one of the programs, and is killed when the test ends.
 struct Program {
     child: Child,
     to: ChildStdin,
@@ -55,7 +55,7 @@ impl Program {
         }
     }
 
-    /// Waits for a line of the program.
+    /// Waits for a line of the program's output.
     #[track_caller]
     fn expect(&mut self, expected: &str) {
         self.expect_any(|line| line == expected);
@@ -83,7 +83,7 @@ fn variable(name: &str) -> SocketAddrV4 {
     SocketAddrV4::new(env::var(name).unwrap().parse().unwrap(), PORT)
 }
 
-/// Waits until the test says so.
+/// Waits for a line from the test.
 fn wait() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
@@ -91,11 +91,11 @@ fn wait() {
 
 /// Ends a program that hangs.
 fn limit() {
-    // SAFETY: no preconditions.
+    // SAFETY: has no preconditions.
     unsafe { libc::alarm(LIMIT.as_secs() as u32) };
 }
 
-/// Accepts connections; says how many there were whenever none is left.
+/// Accepts connections; prints their total number whenever none is left.
 #[test]
 #[ignore = "a program of the tests"]
 fn server() {
@@ -111,7 +111,7 @@ fn server() {
         let is_over = match event.kind {
             CONNECT_REQUEST => {
                 began += 1;
-                // It fails if the peer has ended: of that there is no event before the program has accepted.
+                // This fails if the peer has ended: that generates no event before the program has accepted.
                 cm.accept(event.id, 0x2_0000 + began) != 0
             }
             ESTABLISHED => false,
@@ -128,7 +128,7 @@ fn server() {
     }
 }
 
-/// Connects a queue pair whose number no other process of its address has.
+/// Connects a queue pair whose number no other process at its address uses.
 fn connect(cm: &Cm, number: u32) -> u32 {
     const NUMBERS: u32 = 1 << 12;
     let of_process = std::process::id() % NUMBERS * NUMBERS;
@@ -169,7 +169,7 @@ fn busy_client() {
     }
 }
 
-/// Connects, waits for a line, and exits without an end of the connection.
+/// Connects, waits for a line, and exits without closing the connection.
 #[test]
 #[ignore = "a program of the tests"]
 fn leaver() {
@@ -195,7 +195,7 @@ fn member() {
     let membership = cm.join(id, group).unwrap();
     let event = cm.event();
     assert_eq!((event.id, event.kind), (membership, MULTICAST_JOIN));
-    // By the name of the membership, and not of the identifier.
+    // The event has the name of the membership, not of the identifier.
     assert_eq!(event.uid, 8);
     let (qpn, qkey, gid) = event.datagrams;
     assert_eq!((qpn, qkey), (0xff_ffff, 0x0123_4567));
@@ -203,7 +203,7 @@ fn member() {
     assert_eq!(cm.leave(id), None, "the number of the identifier");
     assert_eq!(cm.leave(membership), Some(1));
     assert_eq!(cm.leave(membership), None);
-    // Events that were not fetched go with the membership, and memberships with the identifier.
+    // Events that were not fetched are discarded with the membership, and memberships with the identifier.
     let unseen = cm.join(id, group).unwrap();
     assert_eq!(cm.leave(unseen), Some(0));
     let last = cm.join(id, group).unwrap();
@@ -233,19 +233,19 @@ fn a_killed_process_ends_its_connections_and_those_of_others_go_on() {
     let (one, other) = ("127.0.57.1", "127.0.57.2");
     let mut server = Program::start("server", one, "");
     server.expect("listening");
-    // Two on the address of the server, and one on another.
+    // Two clients at the address of the server, and one at another address.
     let mut clients = [one, one, other].map(|own| Program::start("client", own, one));
     for client in &mut clients {
         client.expect("connected");
     }
-    // Whatever it is doing when it is killed.
+    // The client may be killed during any call.
     for own in [one, other] {
         let mut busy = Program::start("busy_client", own, one);
         busy.expect("20");
     }
     drop(clients);
     server.expect_any(|line| line.parse().is_ok_and(|ended: u32| ended >= 343));
-    // The server can be the one that ends.
+    // The server may also be the process that ends.
     let mut clients = [one, other].map(|own| Program::start("client", own, one));
     for client in &mut clients {
         client.expect("connected");
@@ -256,7 +256,7 @@ fn a_killed_process_ends_its_connections_and_those_of_others_go_on() {
     }
 }
 
-/// Connects identifiers of the port space that has queue pairs of all kinds.
+/// Connects identifiers of the port space that supports all types of queue pairs.
 #[test]
 #[ignore = "a program of the tests"]
 fn extender() {
@@ -272,7 +272,7 @@ fn extender() {
     let response = client.event();
     assert_eq!((response.id, response.kind), (asking, CONNECT_RESPONSE));
     assert_eq!(response.datagrams.0, 22);
-    // It listens for the one kind.
+    // The identifier listens for one type only.
     let other = client.ask(RC_OF_ANY, variable(OWN), 23);
     client.expect(other, REJECTED);
     println!("right");
@@ -283,13 +283,13 @@ fn an_extended_connection_is_asked_for_and_accepted() {
     Program::start("extender", "127.0.57.10", "").expect("right");
 }
 
-/// Binds identifiers of its own in all the ways that depend on each other.
+/// Binds its identifiers in all combinations that affect each other.
 #[test]
 #[ignore = "a program of the tests"]
 fn binder_of_several() {
     limit();
     let cm = Cm::open();
-    // All addresses of the host have it for a while, and the other programs must not need it.
+    // All addresses of the host use this port for a while, so the other programs must use another one.
     let port = PORT + 1;
     let [own, other, any] =
         [[127, 0, 57, 6], [127, 0, 57, 7], [0; 4]].map(|ip| SocketAddrV4::new(ip.into(), port));
@@ -308,7 +308,7 @@ fn binder_of_several() {
         assert_eq!(cm.bind(id, any), 0);
     }
     assert_eq!(cm.bind(cm.create(), own), libc::EADDRNOTAVAIL);
-    // One that listens does not share.
+    // A listening identifier does not share its port.
     assert_eq!(cm.listen(shared[0]), libc::EADDRNOTAVAIL);
     cm.destroy(shared[1]);
     assert_eq!(cm.listen(shared[0]), 0);
@@ -318,7 +318,7 @@ fn binder_of_several() {
     println!("right");
 }
 
-/// Binds an identifier for each line; says what came of it.
+/// Binds an identifier for each line; prints the result.
 #[test]
 #[ignore = "a program of the tests"]
 fn binder() {
@@ -348,7 +348,7 @@ fn a_port_is_of_one_process_until_that_ends() {
     second.expect(IN_USE);
     with_another_address.go_on();
     with_another_address.expect("0");
-    // It is killed.
+    // Dropping the program kills it.
     drop(first);
     second.go_on();
     second.expect("0");
@@ -361,7 +361,7 @@ fn a_process_that_exits_ends_its_connections_for_other_hosts_too() {
         .port_use(PortUse::Shared)
         .shards(1);
     let management = Management::open(&Device::open(&options, None).unwrap()).unwrap();
-    // It watches no process, as on another host, and so only messages tell it anything.
+    // The manager watches no process, as for another host, so only messages inform it.
     let mut manager = Manager::new(management.prefix(), 0);
     let service = ServiceId::of_port(0x0106, PORT);
     assert!(management.listen(service).unwrap());

@@ -1,4 +1,4 @@
-//! One random call after the other.
+//! Random calls, one after the other.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -15,9 +15,9 @@ use crate::handles::*;
 use crate::random::Random;
 use crate::verbs::{self, SrqInit};
 
-/// How many calls did what they were asked for.
+/// The number of successful calls.
 static SUCCEEDED: AtomicU64 = AtomicU64::new(0);
-/// The latest call of each caller, which goes round.
+/// The latest call of each caller; callers share entries if there are more of them.
 static LATEST: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 static CALLERS: AtomicUsize = AtomicUsize::new(0);
 
@@ -25,7 +25,7 @@ pub(crate) fn succeeded() -> u64 {
     SUCCEEDED.load(Ordering::Relaxed)
 }
 
-/// The names of the latest calls.
+/// Returns the names of the latest calls.
 pub(crate) fn latest() -> Vec<&'static str> {
     let names = LATEST
         .iter()
@@ -33,13 +33,13 @@ pub(crate) fn latest() -> Vec<&'static str> {
     names.collect()
 }
 
-/// Memory for regions and requests. It is never freed.
+/// Memory for regions and requests, which is never freed.
 pub(crate) struct Arena {
     pub(crate) writable: usize,
     read_only: usize,
 }
 
-/// Its bytes.
+/// The length of the memory in bytes.
 pub(crate) const LEN: u64 = 4 << 20;
 
 pub(crate) fn arena() -> &'static Arena {
@@ -59,12 +59,12 @@ pub(crate) fn arena() -> &'static Arena {
     })
 }
 
-/// Maps the memory of all calls.
+/// Maps the memory for all calls.
 pub(crate) fn prepare() {
     arena();
 }
 
-/// Makes the calls of a thread.
+/// The calls of a thread.
 pub(crate) struct Caller {
     pub(crate) random: Random,
     number: usize,
@@ -74,7 +74,7 @@ pub(crate) struct Caller {
     pub(crate) segments: [[ibv_sge; 40]; 4],
 }
 
-/// A call by its name, and how often it is made.
+/// The name of a call, its weight, and its function.
 type Call = (&'static str, u32, fn(&mut Caller));
 
 const CALLS: [Call; 33] = [
@@ -113,7 +113,7 @@ const CALLS: [Call; 33] = [
     ("flow", 1, Caller::flow),
 ];
 
-/// Forgets a handle whose object is gone, most times.
+/// Usually forgets a handle whose object no longer exists.
 fn gone<T>(place: &AtomicPtr<T>, random: &mut Random, status: c_int) {
     let is_stale = matches!(status, libc::EINVAL | -1) && random.once_in(2);
     if status == 0 && !random.once_in(4) || is_stale {
@@ -126,7 +126,7 @@ pub(crate) fn count(has_succeeded: bool) {
     SUCCEEDED.fetch_add(has_succeeded.into(), Ordering::Relaxed);
 }
 
-/// Keeps a new handle; one that another thread has put there meanwhile is lost.
+/// Stores a new handle; replaces a handle that another thread stored in the meantime.
 fn keep<T>(place: &AtomicPtr<T>, made: *mut T) {
     if !made.is_null() {
         place.store(made, Ordering::Relaxed);
@@ -149,7 +149,7 @@ impl Caller {
         }
     }
 
-    /// Makes a call.
+    /// Makes a random call.
     pub(crate) fn call(&mut self) {
         let all = CALLS.iter().map(|(_, often, _)| u64::from(*often)).sum();
         let mut left = self.random.below(all);
@@ -185,8 +185,8 @@ impl Caller {
         let random = &mut self.random;
         let place = CONTEXTS.place(random);
         if !is_free(place) && random.once_in(20) {
-            // SAFETY: a handle, which the library checks; so in all these functions. The memory of
-            // handles stays readable.
+            // SAFETY: the library checks the handle, here and in all functions below. The memory of handles stays
+            // readable.
             let status = unsafe { verbs::ibv_close_device(place.load(Ordering::Relaxed)) };
             gone(place, random, status);
         }
@@ -211,7 +211,7 @@ impl Caller {
         }
     }
 
-    /// Rights, mostly all of them.
+    /// Returns access rights, usually all of them.
     fn access(&mut self) -> c_int {
         match self.random.once_in(8) {
             true => self.random.next() as c_int,
@@ -219,7 +219,7 @@ impl Caller {
         }
     }
 
-    /// A range of memory, mostly within the arena.
+    /// Returns a range of memory, usually within the arena.
     fn range(&mut self) -> (*mut c_void, usize) {
         let (arena, random) = (arena(), &mut self.random);
         let at = random.below(LEN / 2);
@@ -366,7 +366,7 @@ impl Caller {
                 let _ = (ibv_wc_read_opcode(queue), ibv_wc_read_byte_len(queue));
                 let _ = ibv_next_poll(queue);
             }
-            // Some thread stays in the poll; some ends what has not begun.
+            // Sometimes a thread stays in the poll, or ends a poll that has not begun.
             if !self.random.once_in(30) {
                 let _ = ibv_end_poll(queue);
             }
@@ -384,7 +384,7 @@ impl Caller {
         }
     }
 
-    /// A completion queue of either kind.
+    /// Returns a completion queue of either kind.
     fn queue(&mut self) -> *mut ibv_cq {
         match self.random.once_in(4) {
             true => EXTENDED.any(&mut self.random).cast(),
@@ -488,7 +488,7 @@ impl Caller {
         }
     }
 
-    /// Attributes for any change, mostly valid ones, to reach a queue pair of this number.
+    /// Returns attributes for any transition, usually valid ones, with this destination number.
     fn attributes(&mut self, number: u32) -> ibv_qp_attr {
         let random = &mut self.random;
         let mut attr = ibv_qp_attr {
@@ -511,7 +511,7 @@ impl Caller {
         attr
     }
 
-    /// The path to this host.
+    /// Returns the path to this host.
     fn path(&mut self) -> ibv_ah_attr {
         let random = &mut self.random;
         let mut raw = [0; 16];
@@ -529,7 +529,7 @@ impl Caller {
         path
     }
 
-    /// The attributes of the change to a state.
+    /// Returns the mask of the transition to a state.
     fn mask(kind: Type, to: State) -> Mask {
         let of_path =
             Mask::IBV_QP_AV | Mask::IBV_QP_PATH_MTU | Mask::IBV_QP_DEST_QPN | Mask::IBV_QP_RQ_PSN;
@@ -570,7 +570,7 @@ impl Caller {
         count(changed == 0);
     }
 
-    /// Takes two queue pairs to RTS.
+    /// Moves two queue pairs to RTS.
     fn connect(&mut self) {
         let (one, other) = (PAIRS.any(&mut self.random), PAIRS.any(&mut self.random));
         if one.is_null() || other.is_null() || !self.random.once_in(3) {
@@ -604,7 +604,7 @@ impl Caller {
             true => -(self.random.below(1 << 20) as c_int),
             false => self.random.below(65) as c_int,
         };
-        // SAFETY: as in `close`; there is room for 64.
+        // SAFETY: as in `close`; there is room for 64 completions.
         let found = unsafe { verbs::poll_cq(queue, room, wc.as_mut_ptr()) };
         assert!(found <= room.max(0), "{found} completions of {room}");
         count(found > 0);
@@ -629,7 +629,7 @@ impl Caller {
         unsafe {
             let taken = verbs::ibv_get_cq_event(channel, &mut queue, &mut own) == 0;
             if taken {
-                // At least the one that was taken.
+                // At least the event that was taken.
                 verbs::ibv_ack_cq_events(queue, events.max(1));
             }
             count(taken);

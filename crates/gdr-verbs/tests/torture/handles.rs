@@ -1,4 +1,4 @@
-//! Handles that all threads share. Handles of destroyed objects stay for a while.
+//! Handles that all threads share. Handles of destroyed objects are kept for a while.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -7,7 +7,7 @@ use gdr_verbs_sys::*;
 
 use crate::random::Random;
 
-/// Places for handles of one kind.
+/// Slots for handles of one kind.
 pub(crate) struct Handles<T: 'static>([AtomicPtr<T>; 16]);
 
 impl<T> Handles<T> {
@@ -19,7 +19,7 @@ impl<T> Handles<T> {
         &self.0[random.below(16) as usize]
     }
 
-    /// Some handle; null if there is none at the place.
+    /// Returns a random handle; null if its slot is empty.
     pub(crate) fn any(&self, random: &mut Random) -> *mut T {
         self.place(random).load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
-//! Random calls, valid and invalid, by several threads that share handles, stale ones too, with forks in
-//! the middle. Nothing may crash, hang or grow. The program runs as a process of its own, with the
-//! library preloaded as `gdr run` does.
+//! Random calls, valid and invalid, by several threads that share handles, including stale ones, with forks in between.
+//! Nothing may crash, hang or grow. The program runs as a process of its own, with the library preloaded as `gdr run`
+//! does.
 //!
-//! `GDR_TORTURE_SECONDS` makes every run of it that long, and `GDR_TORTURE_SEED` repeats one.
+//! `GDR_TORTURE_SECONDS` sets the duration of every run, and `GDR_TORTURE_SEED` repeats a run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ mod verbs;
 mod side {
     use std::ffi::{CStr, c_void};
 
-    /// A function by its name.
+    /// Returns the address of a function by its name.
     pub(crate) fn function(name: &CStr) -> *mut c_void {
         // SAFETY: a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -47,23 +47,23 @@ use crate::random::Random;
 const SECONDS: &str = "GDR_TORTURE_SECONDS";
 const SEED: &str = "GDR_TORTURE_SEED";
 const THREADS: &str = "GDR_TORTURE_THREADS";
-/// How much the program may grow after a third of its time, in KiB: handles stay unused for a while, and
-/// queues have their largest sizes at different times.
+/// How much the program may grow after a third of its time, in KiB: handles stay unused for a while, and queues reach
+/// their largest sizes at different times.
 const GROWTH: u64 = 48 << 10;
-/// How long the program may take beyond its time. Under valgrind all is slow.
+/// How long the program may exceed its time. Under valgrind everything is slow.
 const SILENCE: Duration = Duration::from_secs(120);
 
 fn variable<T: FromStr>(name: &str) -> Option<T> {
     env::var(name).ok()?.parse().ok()
 }
 
-/// How a program is run.
+/// The options of a run of the program.
 struct Run<'a> {
     seconds: u64,
     threads: u32,
-    /// The libraries in front of the loader's, in their order.
+    /// The libraries to preload, in this order.
     preload: &'a [&'a str],
-    /// A program that runs it.
+    /// A program that runs it, with arguments.
     under: &'a [&'a str],
 }
 
@@ -160,7 +160,7 @@ fn valgrind_sees_no_access_to_memory_that_is_not_there() {
     .check();
 }
 
-/// The resident memory of this process in KiB.
+/// Returns the resident memory of this process in KiB.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -168,15 +168,15 @@ fn resident() -> u64 {
     number.parse().unwrap()
 }
 
-/// Forks a child that goes on calling, with handles of its parent and with its own; returns how it ended.
+/// Forks a child that makes calls with handles of its parent and with its own; returns its status.
 fn fork(seed: u64, calls: u32) -> i32 {
     let mut status = 0;
-    // SAFETY: the child calls the library, which is what is tested, and the C library's allocator, which
-    // may be used after a fork. It leaves by `_exit`.
+    // SAFETY: the child calls the library, which this tests, and the C library's allocator, which may be used after a
+    // fork. It leaves by `_exit`.
     unsafe {
         match libc::fork() {
             0 => {
-                // Ends a child that hangs, by a signal.
+                // A signal ends a child that hangs.
                 libc::alarm(60);
                 let mut caller = Caller::new(Random::new(seed));
                 (0..calls).for_each(|_| caller.call());
@@ -210,7 +210,7 @@ fn watch(calls: &AtomicU64, ended: &AtomicBool) {
     }
 }
 
-/// The program itself.
+/// Runs the random calls.
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn program() {
@@ -218,11 +218,11 @@ fn program() {
         return skip("it is run by the other tests");
     };
     let threads: u32 = variable(THREADS).unwrap_or(1);
-    // It adds libraries of its own, and its memory counts as the program's.
+    // valgrind preloads libraries of its own, and its memory counts as the program's.
     let preload = env::var("LD_PRELOAD").unwrap_or_default();
     let under_valgrind = preload.contains("vgpreload");
     println!("{SEED}={seed}, {threads} threads, {seconds} seconds");
-    // A forked child must not wait for a thread of its parent that does so.
+    // A forked child must not wait for a thread of its parent that resolves functions.
     verbs::resolve();
     calls::prepare();
     let (calls, ended) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -239,7 +239,7 @@ fn program() {
                     caller.call();
                     calls.fetch_add(1, Ordering::Relaxed);
                 }
-                // The last one ends the watch.
+                // The last thread ends the watch.
                 if running.fetch_sub(1, Ordering::Relaxed) == 1 {
                     ended.store(true, Ordering::Relaxed);
                 }

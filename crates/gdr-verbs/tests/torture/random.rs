@@ -1,4 +1,4 @@
-//! Numbers that a seed determines.
+//! Pseudo-random numbers from a seed.
 
 /// Marsaglia's xorshift.
 pub(crate) struct Random(u64);
@@ -23,12 +23,12 @@ impl Random {
         self.next() % limit
     }
 
-    /// True once in `of` times.
+    /// Returns `true` once in `of` times.
     pub(crate) fn once_in(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }
 
-    /// A number at the edge of something.
+    /// Returns a number at the edge of a range.
     pub(crate) fn edge(&mut self) -> u32 {
         const EDGES: [u32; 16] = [
             0,
@@ -51,7 +51,7 @@ impl Random {
         EDGES[self.below(EDGES.len() as u64) as usize]
     }
 
-    /// Mostly this number.
+    /// Returns `usual` in most calls.
     pub(crate) fn mostly(&mut self, usual: u32) -> u32 {
         match self.once_in(8) {
             true => self.edge(),

@@ -1,4 +1,4 @@
-//! The calls that post requests, alone and in lists.
+//! Calls that post requests, singly and in lists.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -34,7 +34,7 @@ impl Caller {
         }
     }
 
-    /// How many segments a request has. As many as there are, unless the library must refuse them.
+    /// Returns the number of segments of a request: at most as many as exist, unless the library must refuse it.
     fn segment_count(&mut self) -> c_int {
         let random = &mut self.random;
         match random.below(12) {
@@ -96,16 +96,16 @@ impl Caller {
         let first = self.sends.as_mut_ptr();
         for n in 0..requests {
             self.sends[n].next = match n + 1 < requests {
-                // SAFETY: within the array.
+                // SAFETY: the element is within the array.
                 true => unsafe { first.add(n + 1) },
-                // Some lists are a circle.
+                // Some lists are circular.
                 false if self.random.once_in(30) => first,
                 false => ptr::null_mut(),
             };
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: as in `close`; requests and segments are there as long as the counts are not to be
-        // refused, and queue pairs have at most 32 segments.
+        // SAFETY: as in `close`; requests and segments exist unless the counts must be refused, and queue pairs have at
+        // most 32 segments.
         let status = unsafe { verbs::post_send(pair, first, &mut bad) };
         assert!(
             status == 0 || !bad.is_null(),
@@ -114,7 +114,7 @@ impl Caller {
         count(status == 0);
     }
 
-    /// Receives in a list.
+    /// Builds a list of receives.
     pub(crate) fn build_receives(&mut self) -> *mut ibv_recv_wr {
         let requests = self.random.below(4) as usize + 1;
         let first = self.receives.as_mut_ptr();
@@ -125,7 +125,7 @@ impl Caller {
                 sg_list: self.segments[n].as_mut_ptr(),
                 num_sge: self.segment_count(),
                 next: match n + 1 < requests {
-                    // SAFETY: within the array.
+                    // SAFETY: the element is within the array.
                     true => unsafe { first.add(n + 1) },
                     false if self.random.once_in(30) => first,
                     false => ptr::null_mut(),
@@ -157,7 +157,7 @@ impl Caller {
             return;
         }
         let requests = self.random.below(5);
-        // SAFETY: as in `close`; functions that the queue pair has not are null.
+        // SAFETY: as in `close`; functions that the queue pair does not support are null.
         unsafe {
             let _ = ibv_wr_start(qp);
             for _ in 0..requests {
@@ -195,7 +195,7 @@ impl Caller {
                 };
             }
             match self.random.below(40) {
-                // It stays in the section.
+                // The thread stays in the section.
                 0 => {}
                 1..=5 => drop(ibv_wr_abort(qp)),
                 _ => count(ibv_wr_complete(qp).is_ok()),
