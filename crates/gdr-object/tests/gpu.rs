@@ -18,7 +18,7 @@ use gdr_object::{
 use fixture::{limit, name, row, server};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Bytes of the objects: not a multiple of the placement of slots.
+/// The length of the objects, which is not a multiple of the alignment of slots.
 const LEN: u64 = 1_000_004;
 
 fn gpu() -> Gpu {
@@ -61,7 +61,7 @@ fn tensors_are_published_by_a_stream_and_read_into_gpu_memory() {
                 .fill_pattern(&source, 0, LEN / 4, seed, LIMIT)
                 .unwrap();
             let epoch = object.publish_from(&source, &stream).unwrap();
-            // Later work on the stream may overwrite the tensor at once.
+            // Later work on the stream may overwrite the tensor immediately.
             stream.fill_pattern(&source, 0, LEN / 4, 99, LIMIT).unwrap();
             assert_eq!(remote.wait_newer(seen, limit()).unwrap(), epoch);
             assert_eq!(remote.get_into(&memory, limit()).unwrap(), epoch);
@@ -101,7 +101,7 @@ fn checksums_are_computed_by_kernels_of_both_sides_and_checked() {
         .fill_pattern(&received, 0, LEN / 4, 2, LIMIT)
         .unwrap();
     let put = remote.put_from(&memory, limit()).unwrap();
-    // A reader with host memory has its CPU compute the same.
+    // With host memory, the reader's CPU computes the same checksum.
     let host = link.host_memory(LEN).unwrap();
     assert_eq!(remote.get_into(&host, limit()).unwrap(), put);
     let word = host.buffer().load_u32(400).unwrap();
@@ -140,7 +140,7 @@ fn a_trainer_that_queues_many_steps_ahead_is_not_stopped_and_its_last_step_is_pu
     let (release, wait) = std::sync::mpsc::channel::<()>();
     stream
         .queue_call(move || {
-            // Until the other side has queued everything.
+            // Blocks the stream until the other side has queued everything.
             let _ = wait.recv_timeout(LIMIT);
         })
         .unwrap();
@@ -192,7 +192,7 @@ fn copies_of_two_streams_are_published_in_the_order_in_which_they_were_queued() 
     slow.queue_call(hold).unwrap();
     object.publish_from(&source, &slow).unwrap();
     let second = object.publish_from(&source, &quick).unwrap();
-    // A stream that publishes waits for no other.
+    // A stream that publishes waits for no other stream.
     quick.wait(LIMIT).unwrap();
     assert_eq!(object.newest(), None);
     drop(release);
@@ -225,7 +225,7 @@ fn a_ring_of_frames_in_gpu_memory_is_followed_without_loss() {
                 stream
                     .fill_pattern(&source, 0, LEN / 4, frame, LIMIT)
                     .unwrap();
-                // A producer that must not lose a frame tries again.
+                // A producer that must not lose a frame retries.
                 loop {
                     match object.publish_from(&source, &stream) {
                         Ok(_) => break,
@@ -271,7 +271,7 @@ fn only_objects_on_a_gpu_are_published_by_a_stream() {
     let refused = object.publish_from(&tensor(&elsewhere, 8), &stream);
     assert!(matches!(refused, Err(Error::Cuda(_))));
     assert!(object.publish(&[0; 8], limit()).is_ok());
-    // Closing while a copy is queued frees the memory later.
+    // Closing the object while a copy is queued frees the memory later.
     let copied = object.publish_from(&tensor(&gpu, 8), &stream).unwrap();
     assert_eq!(copied.get(), 2);
     object.close();
@@ -289,7 +289,7 @@ fn a_stream_of_another_library_publishes_and_the_source_is_kept_until_it_was_cop
     let (ptr, len) = (source.ptr(), source.len());
     let own = gpu.stream().unwrap();
     own.fill_pattern(&source, 0, LEN / 4, 7, LIMIT).unwrap();
-    // SAFETY: the owner keeps the memory, and the object keeps the buffer until it was copied.
+    // SAFETY: the owner keeps the memory, and the object keeps the buffer until the copy is complete.
     let buffer = unsafe { DeviceBuffer::from_owner(&gpu, ptr, len, (source, owner)) }.unwrap();
     // SAFETY: the default stream always exists, and `publish_from_kept` keeps the memory.
     let stream = unsafe { Stream::from_owner(&gpu, 0, ()) };
@@ -297,7 +297,7 @@ fn a_stream_of_another_library_publishes_and_the_source_is_kept_until_it_was_cop
         .publish_from_kept(&Arc::new(buffer), &stream)
         .unwrap();
     drop(stream);
-    // The owner is dropped, and not leaked.
+    // The owner has been dropped, not leaked.
     let disconnected = released.recv_timeout(LIMIT);
     assert_eq!(
         disconnected,
@@ -337,7 +337,7 @@ fn work_of_a_stream_packs_an_epoch_from_several_tensors() {
         slot.queue_copy(SIZE / 2, &halves[1], &stream)?;
         slot.queue_copy(0, &halves[0], &stream)
     });
-    // The slot of what failed was given back, with its epoch.
+    // The slot of the failed publication was freed, and its epoch is used again.
     assert_eq!(published.unwrap(), gdr_object::Epoch::FIRST);
     let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();

@@ -1,4 +1,5 @@
-//! Links that send what no honest link sends, and when: limits hold, and other links are served.
+//! Links that send messages no correct link sends, or at times when no correct link does: limits hold, and other links
+//! are served.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -23,14 +24,14 @@ use serde_json::{Value, json};
 
 use fixture::{StopOnDrop, limit, name, row, server};
 
-/// A link that sends any message.
+/// A link that can send any message.
 struct RawLink {
     session: Session,
     device: Device,
 }
 
 impl RawLink {
-    /// Connects without a word.
+    /// Connects without sending anything.
     fn silent(server: &ObjectServer) -> Self {
         let device = Device::soft_with(SoftOptions::new([127, 0, 0, 1].into()).port(0)).unwrap();
         let session = Session::connect(server.address(), &Security::Loopback, limit()).unwrap();
@@ -44,7 +45,7 @@ impl RawLink {
         link
     }
 
-    /// Returns a link that has the object open, and its number.
+    /// Returns a link that has opened the object, and the object's number.
     fn opened(server: &ObjectServer, object: &str) -> (Self, Value) {
         let mut link = Self::new(server);
         let opened = link.ask(&json!({"open": {"name": object}}));
@@ -67,7 +68,7 @@ impl RawLink {
         self.try_ask(request).unwrap()
     }
 
-    /// Asks without a pause until the connection ends or the flag is set.
+    /// Sends requests in a loop until the connection ends or the flag is set.
     fn flood(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) && self.try_ask(&json!("ping")).is_ok() {}
     }
@@ -174,7 +175,7 @@ fn an_owner_ends_while_links_ask_without_a_pause() {
             let stop = &stop;
             scope.spawn(move || link.flood(stop));
         }
-        // One that has not said its version, and one whose answers are not read.
+        // One link that has not sent its version, and one whose answers are not read.
         let _silent = RawLink::silent(&server);
         let mut deaf = RawLink::new(&server);
         for _ in 0..100 {
@@ -245,7 +246,7 @@ fn a_link_writes_its_slot_until_the_end_of_the_put_and_not_after() {
                 assert_eq!(link.ask(&abandon), json!("done"));
                 before
             }
-            // At the next message at the latest.
+            // The put has ended at the latest when the next message arrives.
             _ => {
                 link.ask(&json!("ping"));
                 before
@@ -267,7 +268,7 @@ fn a_put_that_ends_with_another_epoch_publishes_nothing() {
         let late = link.end_put(&of, &json!(epoch));
         assert_eq!(late, json!({"refused": "late"}));
         assert_eq!(object.newest(), None);
-        // It has ended.
+        // The put has timed out.
         let late = link.end_put(&number, &json!(1));
         assert_eq!(late, json!({"refused": "late"}));
         link.begin_put(&number, 60_000);
@@ -303,7 +304,7 @@ fn a_link_that_releases_or_leaves_ends_its_own_leases_only() {
     object.publish(&[1; 4], limit()).unwrap();
     let [mut holder, mut other, mut third] = [(); 3].map(|()| RawLink::opened(&server, "w").0);
     let number = json!(1);
-    // Its time is over when the next one begins.
+    // This lease has expired when the next one begins.
     other.lease(&number, 0);
     let held = holder.lease(&number, 60_000);
     assert_eq!(held["leased"]["epoch"], 1);
@@ -323,7 +324,7 @@ fn a_link_that_releases_or_leaves_ends_its_own_leases_only() {
     for _ in 0..4 {
         object.publish(&[2; 4], limit()).unwrap();
     }
-    // The slot of the first epoch is still held.
+    // The slot of the first epoch is still leased.
     assert_eq!(third.lease(&number, 0)["leased"]["epoch"], 1);
     leave(holder);
     assert_eq!(third.lease(&number, 0)["leased"]["epoch"], 5);
@@ -367,7 +368,7 @@ fn a_link_that_does_not_say_its_version_is_ended() {
     let mut silent = RawLink::silent(&server);
     let ended = silent.session.receive(limit());
     assert!(matches!(ended, Err(gdr_rdma::Error::Handshake(_))));
-    // One that has said it may stay silent.
+    // A link that has sent its version may stay silent.
     let mut quiet = RawLink::new(&server);
     assert_eq!(quiet.ask(&json!("ping")), json!("done"));
 }
@@ -386,6 +387,6 @@ fn a_closed_server_accepts_no_link_and_its_first_link_finds_the_objects() {
         server.open();
         reader.join().unwrap().unwrap();
     });
-    // One that was never opened ends, too.
+    // A closed server that is never opened ends, too.
     drop(ObjectServer::bind(address, options).unwrap());
 }

@@ -56,7 +56,7 @@ fn parts_of_an_object_are_read_to_where_they_belong() {
     );
 }
 
-/// Returns the bytes at these offsets, each four long, one after the other.
+/// Returns extents of four bytes at these offsets, copied one after the other.
 fn fours<const N: usize>(offsets: [u64; N]) -> [Extent; N] {
     let mut to = 0;
     offsets.map(|from| {
@@ -173,7 +173,7 @@ fn a_wait_ends_at_its_deadline_with_what_was_seen() {
     );
 }
 
-/// Returns how a short wait ends. The wait is made longer where the owner of a busy machine does not answer in time.
+/// Returns the error of a short wait. The wait is extended if the owner, on a busy machine, does not answer in time.
 fn ended(remote: &RemoteObject, seen: Option<Epoch>) -> Error {
     let mut wait = Duration::from_millis(30);
     loop {
@@ -186,7 +186,7 @@ fn ended(remote: &RemoteObject, seen: Option<Epoch>) -> Error {
     }
 }
 
-/// Gets `count` times an object of `LEN` bytes whose owner publishes without a pause.
+/// Gets an object of `LEN` bytes `count` times while its owner publishes without a pause.
 fn get_from_a_writer_that_never_stops<const LEN: usize>(count: u32) {
     let server = server();
     let object = server
@@ -253,7 +253,7 @@ fn large_objects_are_moved_over_several_queue_pairs_whole() {
     memory.buffer().write_at(0, &put).unwrap();
     let epoch = remote.put_from(&memory, limit()).unwrap();
     memory.buffer().write_at(0, &vec![0; LEN]).unwrap();
-    // A part that is large, too, to another place.
+    // A large part, to another offset.
     let part = 16 << 20;
     let read = remote.read_at(1000, part, &memory, 7, limit()).unwrap();
     assert_eq!(read, epoch);
@@ -261,7 +261,7 @@ fn large_objects_are_moved_over_several_queue_pairs_whole() {
     let part = part as usize;
     assert!(seen[7..7 + part] == put[1000..1000 + part]);
     assert!(seen[7 + part..].iter().all(|byte| *byte == 0));
-    // Small ones go on by the same link.
+    // Small reads still work on the same link.
     remote.read_at(1000, 9, &memory, 0, limit()).unwrap();
 }
 
@@ -337,7 +337,7 @@ fn many_objects_are_got_together_while_their_owner_publishes() {
     let server = server();
     let objects: Vec<_> = (0..OBJECTS)
         .map(|at| {
-            // Every third one may be written by peers, and is in another domain.
+            // Every third object may be written by peers, and is in another protection domain.
             let rights = match at % 3 {
                 0 => gdr_object::Rights::ReadWrite,
                 _ => gdr_object::Rights::Read,

@@ -1,4 +1,4 @@
-//! The limit of what an owner sends.
+//! The limit on the rate at which an owner sends.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -18,11 +18,11 @@ const LEN: usize = 1 << 20;
 const READERS: u64 = 3;
 const BYTES_PER_SECOND: u64 = 8 << 20;
 
-/// What may leave at once, and a packet of each shard.
+/// The burst that may leave at once, and a packet of each shard.
 const AT_ONCE: u64 = 2 * (128 << 10);
 
-/// Readers pull at the same time, and get the right bytes; the owner has sent no more than the limit permits in the time
-/// that it took, however long that was.
+/// Checks that concurrent readers get the right bytes, and that the owner has not sent more than the limit permits in
+/// the time that it took, however long that was.
 fn readers_get_no_more_than(wires: Wires) {
     let device = |address: &str| {
         let options = SoftOptions::new(address.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Owners and readers in processes of their own, which are stopped and killed.
+//! Owners and readers in separate processes, which are stopped and killed.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -20,13 +20,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use fixture::{limit, name, row, server};
 
-/// The variable that gives the other process its part: `owner`, or the address of one to follow.
+/// The environment variable with the role of the other process: `owner`, or the address of an owner to follow.
 const VARIABLE: &str = "GDR_OBJECT_TEST_PART";
-/// What precedes an answer of the other process: the harness writes to the same output.
+/// The prefix of an answer of the other process, because the test harness writes to the same output.
 const ANSWER: &str = "answer:";
 const LEN: u64 = 100_000;
 
-/// The other process. By itself this test does nothing.
+/// Runs as the other process; otherwise does nothing.
 #[test]
 fn another_process() {
     match env::var(VARIABLE).ok().as_deref() {
@@ -36,7 +36,7 @@ fn another_process() {
     }
 }
 
-/// Serves one object until the standard input ends.
+/// Serves one object until standard input ends.
 fn own() {
     let server = server();
     let object = server.create(name("w"), row(LEN), &Place::host()).unwrap();
@@ -45,7 +45,7 @@ fn own() {
     io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Follows a ring until it ends or this process is killed.
+/// Follows a ring until the ring ends or this process is killed.
 fn follow(owner: SocketAddr) {
     let link = connect(owner);
     let ring = link.open(name("ring"), limit()).unwrap();
@@ -84,7 +84,7 @@ impl Other {
         Self { child, output }
     }
 
-    /// Starts an owner, and returns the object that it serves.
+    /// Starts an owner; returns the object that it serves.
     fn owner() -> (Self, Link, RemoteObject) {
         let mut owner = Self::start("owner");
         let link = connect(owner.answer().parse().unwrap());
@@ -106,7 +106,7 @@ impl Other {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Stops it, and waits until no thread of it runs any more.
+    /// Stops the process, and waits until none of its threads runs.
     fn stop(&self) {
         self.signal(Signal::STOP);
         let (tasks, waited) = (format!("/proc/{}/task", self.child.id()), limit());
@@ -140,7 +140,7 @@ fn a_killed_owner_is_gone_long_before_the_deadline() {
     let (mut owner, link, remote) = Other::owner();
     let (epoch, _) = remote.get(limit()).unwrap();
     std::thread::scope(|scope| {
-        // As good as never: without a notice of the end this test would hang.
+        // A deadline in the distant future: if the wait does not notice the end, this test hangs.
         let never = Deadline::after(Duration::from_secs(100_000));
         let remote = &remote;
         let waits = scope.spawn(move || remote.wait_newer(Some(epoch), never));
@@ -175,7 +175,7 @@ fn a_stopped_owner_stalls_at_the_deadline_and_answers_when_it_goes_on() {
     assert_eq!(memory.buffer().load_u8(LEN - 1).unwrap(), 1);
 }
 
-/// Descriptors and threads of this process.
+/// Returns the number of descriptors and of threads of this process.
 fn resources() -> [usize; 2] {
     ["/proc/self/fd", "/proc/self/task"].map(|of| std::fs::read_dir(of).unwrap().count())
 }
@@ -190,7 +190,7 @@ fn ring(server: &ObjectServer) -> Object {
         .unwrap()
 }
 
-/// Kills followers of a ring that blocks, at any moment. The one that lives misses nothing.
+/// Kills followers of a blocking ring at arbitrary times; the remaining follower misses nothing.
 fn kill_followers(kills: u64) {
     let server = server();
     let ring = ring(&server);
@@ -213,13 +213,13 @@ fn kill_followers(kills: u64) {
         assert_eq!(other.answer(), "following");
         publish(round % 7);
         other.kill();
-        // More than the ring holds: the owner goes on without the killed one.
+        // More epochs than the ring holds: the owner continues without the killed follower.
         publish(6);
         while server.stats().links > 1 {
             std::thread::yield_now();
         }
         drop(other);
-        // The first rounds allocate what is kept.
+        // The first rounds allocate memory that is kept.
         if round == 1 {
             before = Some(resources());
         }

@@ -1,4 +1,4 @@
-//! Relays: objects with the epochs of another owner's object.
+//! Relays, whose objects have the epochs of another owner's object.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -21,7 +21,7 @@ fn relay(server: &ObjectServer, from: &ObjectServer) -> Relay {
     Relay::start(server, name("w"), from, LIMIT).unwrap()
 }
 
-/// Gets from a relay; each byte of an epoch is its number, as the owner counts.
+/// Gets from a relay and checks that each byte of an epoch is the owner's epoch number.
 fn read(from: &ObjectServer, count: u32) {
     let remote = link(from).open(name("w"), limit()).unwrap();
     let mut last = None;
@@ -66,7 +66,7 @@ fn readers_of_relays_get_whole_epochs_with_their_owners_numbers() {
     assert_eq!(object.readers(), 2);
     assert!(last.newest() <= object.newest());
 
-    // The owner ends: relays say so, and offer nothing that may be stale.
+    // When the owner ends, relays report that, and serve nothing that may be stale.
     let stale = link(&third).open(name("w"), limit()).unwrap();
     drop(object);
     for relay in &relays {

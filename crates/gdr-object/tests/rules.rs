@@ -1,4 +1,4 @@
-//! What readers may rely on when objects, owners and rights change.
+//! Guarantees for readers when objects, owners and rights change.
 
 mod fixture;
 
@@ -114,7 +114,7 @@ fn an_owner_that_was_started_again_answers_gone_to_everything_of_its_former_run(
         why(link.open_handle(&handle, limit())),
         GoneReason::Restarted
     );
-    // The link itself has connected again.
+    // The link has reconnected by itself.
     let remote = link.open(name("w"), limit()).unwrap();
     assert_eq!(remote.get(limit()).unwrap().1, [2; 8]);
 }
@@ -226,7 +226,7 @@ fn a_link_that_another_thread_uses_is_busy_at_the_deadline() {
         let waits = scope.spawn(|| remote.wait_newer(None, limit()));
         let busy = loop {
             let soon = Deadline::after(Duration::from_millis(1));
-            // It succeeds before the other thread begins, and may get no time at all.
+            // The call succeeds before the other thread begins, and may not get any time at all.
             if let Err(Error::Busy { by, .. }) = link.list(soon) {
                 break by;
             }
@@ -276,11 +276,11 @@ fn publications_with_a_checksum_are_checked_and_arrive() {
     let memory = link.host_memory(1000).unwrap();
     let second = remote.put_from(&memory, limit()).unwrap();
     assert_eq!(remote.get(limit()).unwrap(), (second, vec![0; 1000]));
-    // A part has no checksum of its own.
+    // A part of an object has no checksum of its own.
     remote.read_at(990, 10, &memory, 0, limit()).unwrap();
 }
 
-/// Sends messages as a peer that breaks the protocol, and returns how it ended.
+/// Sends messages as a peer that violates the protocol; returns the answers or the error.
 fn send(server: &ObjectServer, messages: &[&str]) -> gdr_rdma::Result<Vec<Vec<u8>>> {
     let mut session = Session::connect(server.address(), &Security::Loopback, limit())?;
     messages
@@ -320,7 +320,7 @@ fn messages_that_break_the_protocol_end_their_link_and_nothing_else() {
     }
     assert!(send(&server, &[HELLO, HELLO]).is_err());
 
-    // What was opened by another link, or was never begun, is refused.
+    // Requests for objects that another link opened, or for puts that were not begun, are refused.
     for refused in [
         r#"{"lease":{"object":1,"least":1,"milliseconds":18446744073709551615}}"#,
         r#"{"follow":{"object":1}}"#,
@@ -334,7 +334,7 @@ fn messages_that_break_the_protocol_end_their_link_and_nothing_else() {
         assert!(answer.starts_with(r#"{"refused":"#), "{answer}");
     }
     assert_eq!(server.stats().requests_refused, 6);
-    // A put that is begun and left ends with its link, or at its limit.
+    // A put that is begun and abandoned ends with its link, or at its time limit.
     let begin = r#"{"begin-put":{"object":1,"milliseconds":60000}}"#;
     let open = r#"{"open":{"name":"w"}}"#;
     let answers = send(&server, &[HELLO, open, begin]).unwrap();
@@ -400,14 +400,14 @@ fn a_put_that_is_late_is_refused_and_its_slot_is_used_by_others() {
 
 #[test]
 fn an_interrupt_ends_the_calls_in_progress_and_the_next_one_connects_again() {
-    /// No wait of the test lasts so long.
+    /// Longer than any wait of the test.
     const HOURS: Duration = Duration::from_secs(10 * 3600);
     let server = server();
     let object = server.create(name("w"), row(8), &Place::host()).unwrap();
     let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     std::thread::scope(|scope| {
-        // One waits for an epoch, the other for its turn.
+        // One thread waits for an epoch, the other one for the link.
         let waits =
             [(); 2].map(|()| scope.spawn(|| remote.wait_newer(None, Deadline::after(HOURS))));
         for wait in waits {

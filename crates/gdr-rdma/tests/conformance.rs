@@ -1,5 +1,5 @@
-//! The suite for all providers, over the software NIC, and over the same NIC through libibverbs: the fake is gdr-verbs'
-//! own library unless a fault is planned.
+//! The conformance suite of all providers, run on the software NIC, and on the same NIC through libibverbs: the fake is
+//! gdr-verbs' own library, with faults only if the test plans them.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"

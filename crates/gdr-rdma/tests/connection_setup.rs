@@ -1,4 +1,4 @@
-//! Set-up of connections over TCP: between two ends of this crate, and against peers that do everything wrong.
+//! Connection set-up over TCP: between two ends of this crate, and with peers that violate the protocol.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -16,7 +16,7 @@ use gdr_rdma::{
     SendRequest, Service, Session, SharedKey, SocketError, SoftOptions, SourcePort, WcStatus, WrId,
 };
 
-/// Returns a deadline that nothing here approaches: a test that hits it is stuck.
+/// Returns a deadline that only a stuck test reaches.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
@@ -48,8 +48,8 @@ fn introduction(mtu: Mtu) -> PeerInfo {
     }
 }
 
-/// Returns what both sides got out of a greeting: server, client. A client that fails does not end the server's wait;
-/// another one does, which the server takes.
+/// Returns the results of server and client after a greeting. A client that fails does not end the server's wait; a
+/// further client ends it, which the server accepts.
 fn set_up(server: &Security, client: &Security) -> [Result<Session>; 2] {
     let listener = Listener::bind(anywhere()).unwrap();
     let address = listener.address().unwrap();
@@ -66,7 +66,7 @@ fn set_up(server: &Security, client: &Security) -> [Result<Session>; 2] {
         let accepted = accepted.join().unwrap().unwrap();
         let accepted = match failures.try_recv() {
             Err(_) => Ok(accepted),
-            // The text shows which failure it was.
+            // The text identifies the failure.
             Ok(failure) if failure.contains("has a different shared key") => {
                 Err(HandshakeError::WrongKey.into())
             }
@@ -195,11 +195,11 @@ fn messages_that_are_out_of_order_or_too_long_are_refused() {
         Err(Error::Handshake(HandshakeError::TooLong { .. }))
     ));
     client.send(&vec![7; 64 << 10], soon()).unwrap();
-    // The refusal to send left the session intact.
+    // The refused send left the session intact.
     assert_eq!(server.receive(soon()).unwrap(), vec![7; 64 << 10]);
 }
 
-/// Returns what a real greeting looks like: magic, version, flags, service, challenge.
+/// Returns a valid greeting: magic, version, flags, service, challenge.
 fn hello(version: u16, keyed: bool) -> Vec<u8> {
     let mut bytes = b"gdr-rdma".to_vec();
     bytes.extend(version.to_le_bytes());
@@ -209,7 +209,7 @@ fn hello(version: u16, keyed: bool) -> Vec<u8> {
     bytes
 }
 
-/// Connects, sends these bytes and hangs up, or stays.
+/// Connects and sends these bytes, then closes the connection or keeps it open.
 fn stranger(listener: &Listener, bytes: &[u8], stays: Stays) -> Option<TcpStream> {
     let mut client = TcpStream::connect(listener.address().unwrap()).unwrap();
     client.write_all(bytes).unwrap();
@@ -222,10 +222,10 @@ enum Stays {
     No,
 }
 
-/// A limit that no step of a greeting approaches, and that a test can wait for.
+/// A limit that no step of a greeting reaches, and that a test can wait for.
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Returns what a listener logs about a stranger with these bytes before it accepts the peer that follows.
+/// Returns what a listener logs about a client that sends these bytes, before it accepts the next peer.
 fn noted(bytes: &[u8], stays: Stays, security: &Security) -> String {
     let listener = Listener::bind(anywhere()).unwrap().greeting_limit(SHORT);
     let address = listener.address().unwrap();
@@ -246,13 +246,14 @@ fn noted(bytes: &[u8], stays: Stays, security: &Security) -> String {
     })
 }
 
-/// Returns the result of introducing a client that greets correctly, sends these bytes, and hangs up or stays.
+/// Returns the error of an introduction by a client that greets correctly, sends these bytes, and then closes the
+/// connection or keeps it open.
 fn introduced(bytes: &[u8], stays: Stays, limit: Duration) -> Error {
     let listener = Listener::bind(anywhere()).unwrap();
     let mut all = hello(3, false);
     all.extend(bytes);
     let client = stranger(&listener, &all, stays);
-    // A client that has hung up no longer has a user.
+    // If the client has closed the connection, its user is no longer known.
     let mut session = listener.accept(&Security::Insecure, soon()).unwrap();
     let deadline = Deadline::after(limit);
     let error = session.introduce(&introduction(Mtu::B4096), deadline);
@@ -304,7 +305,7 @@ fn a_stranger_of_any_kind_does_not_end_an_accept_and_is_reported() {
 #[test]
 fn silent_strangers_do_not_delay_a_peer() {
     let security = key("sixteen bytes ok");
-    // Their limit is longer than the test's, so only making room gets rid of them.
+    // The limit is longer than the test, so only the need for room removes these clients.
     let listener = Listener::bind(anywhere()).unwrap();
     let listener = listener.greeting_limit(Duration::from_secs(600));
     let address = listener.address().unwrap();
@@ -420,7 +421,7 @@ fn a_peer_of_another_service_is_named_and_ends_no_wait() {
                 "{refused}"
             );
             assert!(refused.to_string().contains("\"objects\""), "{refused}");
-            // An end without a service meets every other.
+            // An end without a service accepts every service.
             Session::connect(address, &security, soon()).unwrap();
             accepted.join().unwrap().unwrap();
         });
@@ -435,7 +436,7 @@ fn a_message_that_trickles_in_does_not_extend_the_deadline() {
     let listener = Listener::bind(anywhere()).unwrap();
     let mut client = stranger(&listener, &hello(3, false), Stays::Yes).unwrap();
     let mut session = listener.accept(&Security::Loopback, soon()).unwrap();
-    // As long as messages may be: it does not end before the test does.
+    // Announces a message of the maximum length, which does not end before the test does.
     client.write_all(&[3, 0, 0, 0, 0, 0, 1, 0]).unwrap();
     let (done, stop) = mpsc::channel();
     thread::scope(|scope| {
@@ -460,8 +461,8 @@ fn a_message_that_trickles_in_does_not_extend_the_deadline() {
     });
 }
 
-/// Opens a session whose server introduces itself like this; returns how the client takes it, and what the server then
-/// receives.
+/// Opens a session whose server introduces itself with this address; returns the client's result, and the result of the
+/// server's next receive.
 fn misled(security: &Security, address: SocketAddr) -> [Result<()>; 2] {
     let [mut server, mut client] = connected(security);
     let mut named = introduction(Mtu::B1024);
@@ -625,7 +626,7 @@ fn an_announced_length_above_the_limit_is_refused_before_it_is_received() {
 
 #[test]
 fn a_peer_that_reflects_our_own_proof_is_not_authenticated() {
-    // A server without the key that plays back what the client sends.
+    // A server without the key that sends back what the client sends.
     let listener = TcpListener::bind(anywhere()).unwrap();
     let address = listener.local_addr().unwrap();
     thread::scope(|scope| {
@@ -658,7 +659,7 @@ fn without_a_peer_both_ends_time_out() {
 
 #[test]
 fn without_a_key_only_loopback_peers_are_accepted() {
-    // This machine's address on its default route. Connecting a UDP socket sends nothing.
+    // This machine's address on its default route. Connecting a UDP socket sends no packet.
     let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     let own = probe
         .connect("192.0.2.1:9")
@@ -679,7 +680,7 @@ fn without_a_key_only_loopback_peers_are_accepted() {
         Session::connect(address, &key("sixteen bytes ok"), soon()).unwrap();
         server.join().unwrap().unwrap();
     });
-    // A listener at every address only accepts connections to a loopback address.
+    // A listener at the unspecified address accepts only connections to a loopback address.
     let everywhere = Listener::bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
     let port = everywhere.address().unwrap().port();
     let outside = TcpStream::connect((own, port)).unwrap();
@@ -693,7 +694,7 @@ fn without_a_key_only_loopback_peers_are_accepted() {
     drop(outside);
 }
 
-/// Returns what strangers do: nothing, noise, half a greeting, a greeting of another protocol.
+/// Opens connections of strangers: without data, with noise, with half a greeting, with a greeting of another protocol.
 fn strangers(at: SocketAddr) -> Vec<TcpStream> {
     let noise: [&[u8]; 6] = [
         b"",

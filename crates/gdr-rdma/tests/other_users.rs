@@ -1,5 +1,5 @@
-//! Processes of several users on one host: which are peers without a key, and which share a port. This is a separate
-//! binary, which also serves as the program of the other processes. Only root can start processes of other users.
+//! Processes of several users on one host: which processes are peers without a key, and which share a port. This test
+//! binary is also the program of the other processes. Only root can start processes of other users.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -25,13 +25,13 @@ use tempfile::TempDir;
 /// Two users without a name.
 const A: u32 = 61_001;
 const B: u32 = 61_002;
-/// The kernel's number for users that a user namespace does not map.
+/// The Linux kernel's number for users that a user namespace does not map.
 const OVERFLOW: u32 = 65_534;
 
-/// Environment variables with the part that another process plays, and the place.
+/// Environment variables with the role of another process, and its address.
 const PART: &str = "GDR_TEST_PART";
 const PLACE: &str = "GDR_TEST_PLACE";
-/// Start of its lines, among the test harness's.
+/// The prefix of its lines, among the lines of the test harness.
 const LINE: &str = "other: ";
 
 fn deadline() -> Deadline {
@@ -54,8 +54,8 @@ fn name(address: IpAddr, slot: usize) -> net::SocketAddr {
     net::SocketAddr::from_abstract_name(format!("gdr-roce/{address}/{slot}")).unwrap()
 }
 
-/// Keeps processes from starting while a program is written: they would inherit the open file, and the program could
-/// not be run.
+/// Prevents processes from starting while a program is written: they would inherit the open file, and the program could
+/// not be executed.
 fn lock() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -65,7 +65,7 @@ fn lock() -> MutexGuard<'static, ()> {
 struct Program(TempDir);
 
 impl Program {
-    /// Makes it; `None` where no process of another user can be started.
+    /// Creates the copy; returns `None` if this process cannot start processes of other users.
     fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             skip::skip("only root can start processes of other users");
@@ -103,8 +103,8 @@ impl Program {
         Other::spawn(self.command(user, part, place)).unwrap()
     }
 
-    /// Starts a process of a user in a user namespace that maps only this user, and calls it [`OVERFLOW`]. Fails if
-    /// users must not create namespaces.
+    /// Starts a process of a user in a user namespace that maps only this user, as [`OVERFLOW`]. Fails if users must
+    /// not create namespaces.
     fn start_unmapped(&self, user: u32, part: &str, place: impl ToString) -> io::Result<Other> {
         let map = format!("{OVERFLOW} {user} 1\0");
         let mut command = self.command(user, part, place);
@@ -149,7 +149,7 @@ impl Other {
         Ok(Self { child, lines })
     }
 
-    /// Reads the next line that it says.
+    /// Reads the next line that the process prints.
     fn says(&mut self) -> String {
         self.lines
             .by_ref()
@@ -185,7 +185,7 @@ fn another_process() {
             let mut server = TcpStream::connect(&place).unwrap();
             // A greeting of version 3, without a key.
             let mut hello = b"gdr-rdma\x03\0\0\0".to_vec();
-            // It names no service.
+            // The greeting has no service.
             hello.extend([0; Service::LEN]);
             hello.resize(hello.len() + 32, 7);
             server.write_all(&hello).unwrap();
@@ -215,7 +215,7 @@ fn another_process() {
     }
 }
 
-/// Accepts a peer, and prints what it thinks of the others.
+/// Accepts a peer, and prints the errors of the other connections.
 fn listen(security: &Security) {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     say(listener.address().unwrap());
@@ -234,7 +234,7 @@ fn connect(to: SocketAddr) {
     }
 }
 
-/// Takes the name of a slot, and hands other sockets to processes that join.
+/// Takes the name of a slot, and hands out unrelated files to processes that join.
 fn offer(address: IpAddr) {
     let listener = UnixListener::bind_addr(&name(address, 0)).unwrap();
     say("offers");
@@ -274,11 +274,11 @@ fn without_a_key_only_the_same_user_and_root_are_peers_on_loopback() {
 
     let mut server = program.start(A, "listen", "");
     let at = server.says().parse().unwrap();
-    // Root must say that it trusts a listener of another user.
+    // Root must state explicitly that it trusts a listener of another user.
     let root = Session::connect(at, &Security::Insecure, deadline());
     assert_eq!(server.says(), "accepted");
 
-    // A stranger that does not hang up is logged as one when its time is over.
+    // A stranger that keeps the connection open is logged when its time is over.
     let mut server = program.start(A, "listen", "");
     let _stranger = program.start(B, "stay", server.says());
     let noted = server.says();
@@ -317,7 +317,7 @@ fn a_client_refuses_the_listener_of_another_user_that_took_the_port() {
         refused.contains(&format!("a process of user {B}")),
         "{refused}"
     );
-    // Root as the client has no more reason to trust it.
+    // The same applies if root is the client.
     let mut squatter = program.start(B, "take the port", "");
     let at = squatter.says().parse().unwrap();
     let refused = Session::connect(at, &Security::Loopback, deadline()).unwrap_err();
@@ -337,7 +337,7 @@ fn the_sockets_of_a_port_group_are_given_to_the_same_user_only() {
     let mut member = program.start(A, "open", address(1));
     assert_eq!(member.says(), "open");
     assert_eq!(program.start(B, "ask", address(1)).says(), "received 0");
-    // Nor to root, which would keep the user's port occupied.
+    // Nor to root, which would keep the user's port in use.
     assert_eq!(program.start(0, "ask", address(1)).says(), "received 0");
     assert_eq!(program.start(A, "ask", address(1)).says(), "received 16");
     let refused = program.start(B, "open", address(1)).says();
@@ -353,7 +353,7 @@ fn the_sockets_of_another_users_process_are_not_taken() {
     assert_eq!(other.says(), "offers");
     let mut member = program.start(A, "open", address(2));
     assert_eq!(member.says(), "open");
-    // The group belongs to A, so a second device can join it.
+    // The group belongs to A, so A's second device can join it.
     assert_eq!(program.start(A, "open", address(2)).says(), "open");
 }
 
@@ -372,7 +372,7 @@ fn users_that_a_namespace_does_not_map_are_not_the_same_user() {
         }
     };
     let at = server.says();
-    // Both have the same number there: the server cannot tell its own user from another.
+    // Both users have the same number in that namespace, so the server cannot distinguish its own user from the other.
     let _stranger = program.start(B, "connect", &at);
     let noted = server.says();
     assert!(noted.contains("the kernel does not tell"), "{noted}");

@@ -1,4 +1,4 @@
-//! What a peer sees when a process ends. The test runs itself as that process.
+//! How the end of a process appears to its peer. The test runs itself as that process.
 #![allow(clippy::unwrap_used, reason = "a test that fails")]
 
 use std::env;
@@ -11,14 +11,14 @@ use gdr_rdma::{
     RecvRequest, Security, SendRequest, Session, SoftOptions, WcStatus, WrId,
 };
 
-/// In the process that ends: the address at which its peer listens.
+/// The environment variable with the address at which the peer listens, for the process that ends.
 const PEER: &str = "GDR_TEST_PEER";
-/// Number of messages in each direction before the last one.
+/// The number of messages in each direction before the last one.
 const ROUNDS: u64 = 200;
 const RECEIVE: WrId = WrId(1);
 const SEND: WrId = WrId(2);
 
-/// Returns a deadline that nothing here approaches: a test that hits it is stuck.
+/// Returns a deadline that only a stuck test reaches.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
@@ -40,7 +40,7 @@ fn connected(session: &mut Session, device: &Device) -> (QueuePair, gdr_rdma::Co
     (pair, queue)
 }
 
-/// Answers messages, and ends once it gets the last one.
+/// Answers messages, and ends after the last one.
 fn answer(peer: SocketAddr) -> ! {
     let mut session = Session::connect(peer, &Security::Loopback, soon()).unwrap();
     let device = Device::soft_with(SoftOptions::default().port(0)).unwrap();

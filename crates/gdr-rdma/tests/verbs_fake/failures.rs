@@ -146,7 +146,7 @@ fn a_peer_in_another_subnet_is_reported_with_a_remedy() {
         );
         let text = error.to_string();
         assert!(text.contains(words), "{text}");
-        // Nothing is lost: another attempt is possible.
+        // Nothing is lost, so another attempt succeeds.
         connect(&a, &b);
     }
 }

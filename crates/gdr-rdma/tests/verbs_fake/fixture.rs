@@ -9,7 +9,7 @@ pub(crate) use conformance::{Side, bytes, fill, pattern, soon};
 use fake_ibverbs::{Call, DeviceSpec, Fake, Fault, GpuPath};
 use gdr_rdma::{AckTimeout, ConnectionOptions, Device, Mtu, RetryCount, VerbsOptions};
 
-/// A library that a test must leave clean: at its end no object is alive, and no rule of the API was broken.
+/// A library that a test must leave clean: at its end no object exists, and no rule of the API was violated.
 pub(crate) struct CleanFake(Fake);
 
 pub(crate) fn clean_fake() -> CleanFake {
@@ -32,13 +32,13 @@ impl Drop for CleanFake {
     }
 }
 
-/// Returns a number for names and addresses, another one each time.
+/// Returns a new number for names and addresses.
 fn number() -> u8 {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns a RoCE device with a name and an address that no other has.
+/// Returns a RoCE device with a unique name and address.
 pub(crate) fn roce() -> DeviceSpec {
     let number = number();
     let address = Ipv4Addr::new(10, 1, 0, number);
@@ -56,13 +56,13 @@ pub(crate) fn without_gpu_memory() -> DeviceSpec {
 
 /// Returns the options for opening devices of this library.
 pub(crate) fn options_of(fake: &Fake) -> VerbsOptions {
-    // Registrations have their own tests; others count calls.
+    // Registrations have their own tests; other tests count calls.
     VerbsOptions::new()
         .library(fake.verbs())
         .skip_verification()
 }
 
-/// Makes the device up, and opens it.
+/// Adds the device to the fake and opens it.
 pub(crate) fn open(fake: &Fake, spec: &DeviceSpec) -> Device {
     fake.add(spec.clone());
     Device::verbs(&options_of(fake).device(&spec.name)).unwrap()
@@ -78,7 +78,7 @@ pub(crate) fn calls(fake: &Fake, name: &str, verbs: &[&str]) -> Vec<Call> {
 /// Verbs that post to a send queue.
 pub(crate) const POSTING: [&str; 2] = ["ibv_post_send", "ibv_wr_complete"];
 
-/// Sets whether transfers that begin at the device wait.
+/// Sets whether transfers that begin at the device are held back.
 pub(crate) fn hold(fake: &Fake, name: &str, held: bool) {
     fake.fault(name, Fault::Hold(held));
 }
@@ -87,12 +87,12 @@ pub(crate) fn set_port(fake: &Fake, name: &str, port: u8, state: u32) {
     fake.fault(name, Fault::Port(port, state));
 }
 
-/// Returns a side on a device that is made up for it.
+/// Returns a side on a new device.
 pub(crate) fn side(fake: &Fake, spec: &DeviceSpec) -> Side {
     Side::on(open(fake, spec))
 }
 
-/// Returns options with which an answer is waited for 4 times, 2 ms each.
+/// Returns options with which a request times out after 4 attempts of 2 ms each.
 pub(crate) fn options() -> ConnectionOptions {
     ConnectionOptions {
         timeout: AckTimeout::new(9),
@@ -112,7 +112,7 @@ pub(crate) fn connected(fake: &Fake, a: &DeviceSpec, b: &DeviceSpec) -> (Side, S
     sides
 }
 
-/// Returns two connected sides on devices that can do everything.
+/// Returns two connected sides on devices with all features.
 pub(crate) fn sides(fake: &Fake) -> (Side, Side) {
     connected(fake, &roce(), &roce())
 }

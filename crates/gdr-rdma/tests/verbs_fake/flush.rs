@@ -11,7 +11,7 @@ use gdr_rdma::{
 use crate::fixture::*;
 use crate::gpu_memory::GpuMemory;
 
-/// Two sides, the second with registered memory of such a GPU.
+/// Two sides; the second has registered memory of a GPU with the given write ordering.
 struct Pair {
     region: MemoryRegion,
     driver: Arc<SimDriver>,
@@ -47,7 +47,7 @@ impl Pair {
         self.region.flush_policy().unwrap().0
     }
 
-    /// Makes a WRITE with an immediate into the GPU's memory, and leaves its completion to be taken.
+    /// Performs a WRITE with immediate into the GPU's memory, and leaves its completion in the queue.
     fn arrive(&self) {
         self.b.pair.post_recv(RecvRequest::new(WrId(7))).unwrap();
         let source = self.a.memory(64);
@@ -57,7 +57,7 @@ impl Pair {
         self.a.done();
     }
 
-    /// Returns the number of requests that the second side's device was given.
+    /// Returns the number of requests posted to the second side's device.
     fn posted(&self) -> usize {
         calls(&self.fake, &self.b.name(), &POSTING).len()
     }

@@ -1,4 +1,4 @@
-//! GPU memory: which registration method is used, why others are rejected, and that the bytes are right.
+//! GPU memory: which registration method is used, why others are rejected, and whether the bytes are right.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::gpu_memory::GpuMemory;
 
 const LEN: u64 = 1 << 20;
 
-/// Writes to a region, and looks at it as CUDA does.
+/// Writes to a region, and reads its memory as CUDA does.
 fn check_write(a: &Side, memory: &GpuMemory, region: &MemoryRegion) {
     let source = a.memory(70_000);
     let sent = fill(&source, 5);
@@ -127,7 +127,7 @@ fn without_a_registration_method_the_reason_of_each_is_reported() {
 fn part_of_an_allocation_that_shares_its_pages_is_registered_where_it_is() {
     let fake = clean_fake();
     let (a, b) = sides(&fake);
-    // Small allocations share a block: the second does not start at a page.
+    // Small allocations share a block, so the second one does not start at a page.
     let driver = SimDriver::new(1);
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
     let neighbour = gpu.allocate(MemoryKind::Plain, 1000).unwrap();

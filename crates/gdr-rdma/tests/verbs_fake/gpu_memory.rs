@@ -8,7 +8,7 @@ use fake_ibverbs::Fake;
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{Access, Buffer, Error, MemoryRegion};
 
-/// Simulated GPU memory that the fake kernel's peer-memory module knows.
+/// Simulated GPU memory that is known to the fake Linux kernel's peer-memory module.
 pub(crate) struct GpuMemory {
     pub(crate) device: Arc<DeviceBuffer>,
     pub(crate) buffer: Buffer,
@@ -28,7 +28,7 @@ impl GpuMemory {
         side.domain.register(&self.buffer, Access::all())
     }
 
-    /// Returns what a cudaMemcpy sees.
+    /// Returns what cudaMemcpy reads.
     pub(crate) fn as_cuda_sees_it(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.device.read(offset, &mut bytes).unwrap();

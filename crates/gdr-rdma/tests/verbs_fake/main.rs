@@ -1,4 +1,5 @@
-//! The verbs provider, against a libibverbs with fake devices. Covers call by call what developers' machines lack.
+//! The verbs provider with a libibverbs that has fake devices. Covers, call by call, features that developers' machines
+//! lack.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -23,7 +23,7 @@ fn another(a: &Side, b: &Side, queue: &CompletionQueue) -> QueuePair {
     pair
 }
 
-/// Returns a side without a queue pair, and one whose is not connected.
+/// Returns a side without a queue pair, and a side whose queue pair is not connected.
 fn bare(fake: &Fake, spec: &DeviceSpec) -> (Side, Side) {
     (side(fake, spec), side(fake, &roce()))
 }
@@ -51,7 +51,7 @@ fn a_queue_pair_with_the_number_of_one_being_dropped_completes_its_requests() {
             assert!(!end.has_passed());
             thread::yield_now();
         }
-        // Its number is free, and its drop continues once the new one exists.
+        // The number is free, and the drop of the old queue pair continues once the new one exists.
         let new = another(&a, &b, &a.queue);
         assert_eq!(new.qpn(), number);
         detain(false);

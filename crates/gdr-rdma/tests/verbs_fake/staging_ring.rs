@@ -15,7 +15,7 @@ const SHAPE: RingConfig = RingConfig {
 };
 const LEN: u64 = 20 * SLOT;
 
-/// A ring at the first side, connected to a queue pair of the second.
+/// A ring at the first side, connected to a queue pair of the second side.
 struct Pair {
     ring: StagingRing,
     memory: Arc<DeviceBuffer>,
@@ -112,7 +112,7 @@ fn a_transfer_that_the_peer_refuses_fails_and_ends_the_ring() {
             Err(Error::Transfer(_)) => {}
             other => panic!("{other:?}"),
         }
-        // The second time it is refused although the key is right.
+        // The second attempt is refused even though the key is right.
         wrong = there.remote();
     }
 }

@@ -11,7 +11,7 @@ use crate::gpu_memory::GpuMemory;
 
 const LEN: u64 = 1 << 16;
 
-/// Registers GPU memory with such a device; its bytes must be unchanged afterwards.
+/// Registers GPU memory with a device of this kind; the memory's bytes must be unchanged afterwards.
 fn register(fake: &Fake, spec: &DeviceSpec, access: Access) -> Result<MemoryRegion> {
     fake.add(spec.clone());
     let options = VerbsOptions::new().library(fake.verbs());

@@ -1,5 +1,5 @@
-//! A forked child and the verbs devices of its parent: every operation is refused, and no verb is called. A separate
-//! binary, because it forks for real.
+//! A forked child that uses the verbs devices of its parent: every operation is refused, and no verb is called. In a
+//! test binary of its own, because it really forks.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -38,12 +38,12 @@ unsafe fn drop_inherited<T>(value: &T) {
     unsafe { ptr::drop_in_place(ptr::from_ref(value).cast_mut()) };
 }
 
-/// Returns how many verbs the library has seen.
+/// Returns the number of verbs calls that the library has received.
 fn count_calls(fake: &Fake) -> usize {
     fake.report().calls.len()
 }
 
-/// Returns GPU memory on a driver that can flush what a device wrote there.
+/// Returns GPU memory of a driver that can flush a device's writes to it.
 fn gpu_memory(len: u64) -> Arc<DeviceBuffer> {
     let writes = RemoteWrites {
         ordering: WritesOrdering::None,
@@ -64,13 +64,13 @@ fn a_child_is_refused_every_operation_and_its_drops_change_nothing() {
     let write = || {
         SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap())
     };
-    // A queue pair in INIT, and one in RTR that could proceed.
+    // A queue pair in INIT, and one in RTR that could proceed to RTS.
     let fresh = a.domain.queue_pair(&QueuePairOptions::new(&a.queue));
     let fresh = fresh.unwrap();
     let half = a.domain.queue_pair(&QueuePairOptions::new(&a.queue));
     let half = half.unwrap();
     half.to_rtr(&b.pair.endpoint(), &options()).unwrap();
-    // A request in flight, a completion and an event, all of which stay the parent's.
+    // A request in flight, a completion and an event, which all remain the parent's.
     hold(&fake, &a.name(), true);
     a.pair.post_send(write()).unwrap();
     fake.fault(&a.name(), Fault::Raise(4242, None));
@@ -162,14 +162,14 @@ fn a_staging_ring_is_refused_in_a_child_and_stays_usable_in_the_parent() {
         let before = count_calls(&fake);
         refused(ring.write(0, &there.remote(), all, soon()), "write")?;
         refused(ring.read(0, &there.remote(), all, soon()), "read")?;
-        // Also what the parent refuses for a different reason.
+        // A call that the parent refuses for a different reason is refused, too.
         refused(ring.write(1, &there.remote(), all, soon()), "range")?;
         let made = StagingRing::new(&a.domain, Arc::clone(&memory), shape);
         refused(made.map(drop), "new")?;
         let owners = Arc::strong_count(&memory);
         // SAFETY: the child leaves by `_exit` and does not use it again.
         unsafe { drop_inherited(&ring) };
-        // Its share of the GPU memory stays, and is not freed with the last owner.
+        // The ring's reference to the GPU memory remains, so the memory is not freed with the last owner.
         check(Arc::strong_count(&memory) == owners, "the ring was dropped")?;
         check(count_calls(&fake) == before, "a verb was called")
     });
