@@ -10,7 +10,7 @@ pub use self::port_sharing::PortSharingError;
 /// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What failed, why, and what to do.
+/// The reason for a failure, with a remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages explain the fields")]

@@ -28,7 +28,7 @@ const NET: u32 = 0xfff0_0000;
 /// Offsets of the source address in IPv4 and IPv6 headers.
 const V4_SOURCE: u32 = NET + 12;
 const V6_SOURCE: u32 = NET + 8;
-/// The most addresses that a program lists. The kernel runs the program for every packet, so it stays short.
+/// The maximum number of addresses in a program. The kernel runs the program for every packet, so it stays short.
 const MOST_SENDERS: usize = 16;
 
 /// The senders whose datagrams are accepted.
@@ -135,7 +135,7 @@ fn program_of_open(open: &[Qpn], udp: UdpHeader) -> Vec<sock_filter> {
     program
 }
 
-/// What a UDP socket keeps of a datagram without a checksum.
+/// The part of a datagram without a checksum that a UDP socket keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unchecked {
     /// All of it.

@@ -27,13 +27,13 @@ use crate::slot::{QPN_MASK, Slot};
 
 /// Flows for each shard of a peer: one for even queue pair numbers, one for odd.
 const PER_SHARD: usize = 2;
-/// The most source ports, and thus descriptors, of a shard.
+/// The maximum number of source ports, and thus of descriptors, of a shard.
 pub(crate) const MOST: usize = MOST_SHARDS * PER_SHARD;
 /// The range of source ports: the first, and their number (`IB_ROCE_UDP_ENCAP_VALID_PORT_MIN` and `_MAX` of Linux's
 /// rdma/ib_verbs.h).
 const FIRST_PORT: u16 = 0xc000;
 const PORTS: u16 = 0x4000;
-/// How many consecutive ports are tried.
+/// The number of consecutive ports to try.
 const TRIES: u16 = 64;
 
 /// The source ports of a shard.
@@ -73,7 +73,7 @@ impl Flows {
         if flow.get().is_none() {
             let opened = Flow::bind(local, source_port(own, peer))?;
             prepare(opened.socket.as_fd())?;
-            // If another thread has bound one meanwhile, this one closes.
+            // If another thread has bound a socket in the meantime, this one is closed.
             flow.get_or_init(|| opened);
         }
         Ok(())

@@ -112,7 +112,7 @@ impl MulticastSocket {
         let (Some(source), Some(payload)) = (source, room.get(..len)) else {
             return Ok(Received::Damaged);
         };
-        // A good guess if the sender is a device like this one.
+        // The identification is a guess, which is right if the sender is a device like this one.
         let Some(path) = Socket::path(source, self.group, 0) else {
             return Ok(Received::Damaged);
         };

@@ -43,7 +43,7 @@ impl AsRawFd for ProcessFd {
     }
 }
 
-/// Never a valid descriptor.
+/// A number that is never a valid descriptor.
 const FREE: RawFd = -1;
 
 /// One descriptor in the list that a forked child walks. Entries are reused but never freed, because a child cannot

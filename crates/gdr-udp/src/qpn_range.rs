@@ -4,7 +4,7 @@ use gdr_roce::Qpn;
 
 use crate::slot::{QPN_MASK, SLOT_SHIFT, Slot};
 
-/// The most shards of a device.
+/// The maximum number of shards of a device.
 pub const MOST_SHARDS: usize = 8;
 /// The number of low bits of a queue pair number, below the shard's bits, which in turn end below the slot's. Numbers
 /// that a socket allocates in order therefore share all higher bits.

@@ -105,7 +105,7 @@ impl RawSocket {
             .and_then(|()| hand_over(Unchecked::Nothing));
         match enabled {
             Ok(()) => self.enabled.store(true, Ordering::Relaxed),
-            // The address is gone, or memory is short. The next connection tries again.
+            // The address has been removed, or memory is short. The next connection tries again.
             Err(error) => {
                 tracing::warn!(%error, local = %self.local, "a raw socket stays disabled")
             }

@@ -169,7 +169,7 @@ fn wait_readable(socket: BorrowedFd<'_>, deadline: Deadline) -> bool {
             return false;
         };
         match rustix::event::poll(&mut fds, Some(&left)) {
-            // An interrupting signal says nothing about the socket.
+            // A signal that interrupts the call does not depend on the socket.
             Err(Errno::INTR) if !deadline.has_passed() => {}
             ready => return ready == Ok(1),
         }

@@ -15,12 +15,12 @@ use crate::raw_socket::RawSocket;
 use crate::single_datagram;
 use crate::socket::Socket;
 
-/// How many buffers one system call fills under load. More would only evict one another from the CPU cache.
+/// The number of buffers that one system call fills under load. More would only evict one another from the CPU cache.
 const RECEIVES: usize = 4;
 /// The size of each buffer: room for the longest coalesced datagram.
 const RECEIVE_LEN: usize = 1 << 16;
 
-/// How many packets one poll of the raw socket receives; the kernel coalesces none of them.
+/// The number of packets that one poll of the raw socket receives; the kernel coalesces none of them.
 const RAW_RECEIVES: usize = 32;
 /// The size of each buffer: the longest packet, plus one byte to detect longer ones.
 const RAW_LEN: usize = Ipv4Datagram::HEADERS + MAX_DATAGRAM + 1;
@@ -296,7 +296,7 @@ impl RawRx {
                 check: Check::Raw(read.path, Grh::of_ipv4(read.header)),
             }),
             Ok(_) => None,
-            // Counted later, where the payload is parsed.
+            // Counted later, when the payload is parsed.
             Err(_) => Some(Datagram {
                 source: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
                 payload: &[],

@@ -1,7 +1,7 @@
 //! Sending and receiving a single datagram per system call.
 //!
 //! quinn-udp prepares each call for 32 datagrams with control messages. With one datagram at a time, that preparation
-//! was most of the user-space instructions of a round trip.
+//! took most of the user-space instructions of a round trip.
 
 use std::io;
 use std::mem::MaybeUninit;

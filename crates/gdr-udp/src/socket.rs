@@ -318,7 +318,7 @@ impl Socket {
     pub fn open_packets(&self) -> Result<()> {
         if self.packets.get().is_none() {
             let opened = PacketSocket::open(self.local.ip(), self.receive_buffer / 2)?;
-            // If another thread has opened one meanwhile, this one closes.
+            // If another thread has opened a socket in the meantime, this one is closed.
             self.packets.get_or_init(|| opened);
         }
         Ok(())
@@ -382,7 +382,8 @@ impl Socket {
         position: usize,
         datagram: &[u8],
     ) -> bool {
-        // A good guess if the sender is a socket like this one, which counts up from 0.
+        // The identification is a guess, which is right if the sender is a socket like this one, which counts up from
+        // 0.
         let path = Self::path(src, self.local, position as u16);
         path.is_some_and(|path| partial.is_intact(&path, datagram))
     }

@@ -29,9 +29,9 @@ pub struct Batch {
     /// The length of each packet; unused while the batch is empty.
     segment: usize,
     count: usize,
-    /// The last packet is shorter, so nothing may follow it.
+    /// Whether the last packet is shorter, so that none may follow it.
     closed: bool,
-    /// The last send would have blocked.
+    /// Whether the last send would have blocked.
     is_blocked: bool,
     /// The destination and length of one more packet, stored after the batch and held back while blocked.
     carried: Option<(SocketAddr, usize)>,
@@ -85,7 +85,7 @@ impl Batch {
         self.is_blocked = true;
     }
 
-    /// Returns space for one packet behind the batch.
+    /// Returns space for one packet after the batch.
     pub fn room(&mut self) -> &mut [u8] {
         // In bounds: `len` is at most MOST_BYTES.
         &mut self.bytes[self.len..][..MAX_DATAGRAM]
@@ -218,7 +218,7 @@ mod tests {
     use crate::options::{PortUse, Shards, SocketOptions, SourcePort};
 
     const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-    /// Bytes per packet: so short that the kernel's limit on segments, not the length, ends a batch.
+    /// The length of each packet, so short that the kernel's limit on segments, not the length, ends a batch.
     const LEN: usize = 40;
 
     fn receiver() -> UdpSocket {

@@ -7,8 +7,8 @@ use crate::rx::Rx;
 use crate::socket::Socket;
 use crate::tx::Batch;
 
-/// The UDP end of an engine: its sockets, its peer filter, and the packets in both directions. Nothing above knows how
-/// many packets share a system call, or which may.
+/// The UDP end of an engine: its sockets, its peer filter, and the packets in both directions. Its users do not need to
+/// know how many packets share a system call, or which may.
 pub struct UdpWire {
     /// The device's sockets.
     pub socket: Arc<Socket>,

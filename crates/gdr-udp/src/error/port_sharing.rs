@@ -1,4 +1,4 @@
-//! Why a UDP port cannot be shared.
+//! The reasons why a UDP port cannot be shared.
 
 use std::io;
 

@@ -16,7 +16,7 @@ pub enum LinkCondition {
     Active,
     /// The interface is up but has no carrier.
     NoCarrier,
-    /// The interface is down, or is gone.
+    /// The interface is down, or does not exist any more.
     Disabled,
 }
 
@@ -24,12 +24,12 @@ pub enum LinkCondition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkState {
-    /// The interface index; 0 if it is gone.
+    /// The interface index; 0 if the interface does not exist any more.
     pub interface: u32,
     /// Whether the interface can carry packets.
     pub condition: LinkCondition,
     /// The largest path MTU that the interface carries without fragmentation; `None` if even the smallest does not fit.
-    /// Keeps its last value once the interface is gone.
+    /// Keeps its last value if the interface is removed.
     pub path_mtu: Option<Mtu>,
     /// Whether this host still has the address.
     pub has_address: bool,
@@ -39,7 +39,7 @@ pub struct LinkState {
 pub(super) const ACTIVE: u32 = (libc::IFF_UP | libc::IFF_LOWER_UP) as u32;
 
 impl LinkState {
-    /// Returns the state to assume where the kernel does not tell: the interface is up.
+    /// Returns the state to assume if the kernel does not report it: the interface is up.
     pub(super) const fn assumed(device: &SoftAddress) -> Self {
         Self {
             interface: 0,
@@ -49,7 +49,7 @@ impl LinkState {
         }
     }
 
-    /// Updates the state from the kernel's description of the interface; `None` means that it is gone.
+    /// Updates the state from the kernel's description of the interface; `None` means that it does not exist any more.
     pub(super) fn with_interface(self, interface: Option<Interface>, address: IpAddr) -> Self {
         let Some(interface) = interface else {
             return Self {
@@ -85,7 +85,7 @@ impl LinkState {
 pub(super) fn is_own(address: IpAddr) -> bool {
     match UdpSocket::bind((address, 0)) {
         Ok(_) => true,
-        // Other errors, such as running out of descriptors, say nothing about the address.
+        // Other errors, such as a lack of descriptors, do not depend on the address.
         Err(error) => error.kind() != io::ErrorKind::AddrNotAvailable,
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn only_an_address_of_this_host_is_its_own() {
         assert!(is_own("127.0.0.9".parse().unwrap()));
-        // Reserved for documentation (RFC 5737).
+        // An address reserved for documentation (RFC 5737).
         assert!(!is_own("192.0.2.1".parse().unwrap()));
     }
 }

@@ -16,11 +16,11 @@ use crate::address::SoftAddress;
 use crate::filter;
 use crate::process_fd::ProcessFd;
 
-/// Buffer size for the description of an interface.
+/// The buffer size for the description of an interface.
 const ROOM: usize = 1 << 14;
-/// How long to wait for an answer. The kernel produces it during the request.
+/// The time limit of a query. The kernel answers during the request.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How many rounds to follow a state that keeps changing.
+/// The maximum number of rounds that follow a state which keeps changing.
 const MOST_CHANGES: usize = 8;
 
 /// A change of a device's interface or address.
@@ -179,7 +179,7 @@ impl LinkWatch {
                     let report = self.room.get(..len).unwrap_or_default();
                     kind(report).into_iter().for_each(&mut on_report);
                 }
-                // Either way there is more to read.
+                // In both cases there is more to read.
                 Err(Errno::INTR | Errno::NOBUFS) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn an_interface_that_does_not_exist_is_disabled_and_keeps_its_mtu() {
         let device = SoftAddress {
-            // Reserved for documentation (RFC 5737).
+            // An address reserved for documentation (RFC 5737).
             address: "192.0.2.1".parse().unwrap(),
             interface: "gone".to_owned(),
             link_mtu: Some(9000),

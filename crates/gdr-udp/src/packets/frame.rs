@@ -14,7 +14,7 @@ const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86dd;
 const TYPE_VLAN: u16 = 0x8100;
 const TYPE_SERVICE_VLAN: u16 = 0x88a8;
-/// The most VLAN tags and IPv6 extension headers that the parser skips.
+/// The maximum numbers of VLAN tags and IPv6 extension headers that the parser skips.
 const MOST_TAGS: usize = 2;
 const MOST_EXTENSIONS: usize = 8;
 

@@ -54,7 +54,7 @@ const STAGGER: Duration = Duration::from_millis(20);
 const ATTEMPTS: usize = 8;
 /// How long a member pauses after accepting a connection failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How many connections may be pending.
+/// The maximum number of pending connections.
 const BACKLOG: i32 = 64;
 /// The last part of the name held by a device that has its port to itself.
 const SOLE: &str = "sole";
@@ -447,7 +447,7 @@ fn give(listener: BorrowedFd<'_>, sockets: &[ProcessFd]) -> Shared<()> {
         SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
     );
     match sent {
-        // The device only probed whether this member exists, and is gone.
+        // The device only probed whether this member exists, and has closed the connection.
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         Err(errno) => Err(os("sending the sockets of a port group")(errno)),
     }

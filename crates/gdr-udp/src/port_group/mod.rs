@@ -197,7 +197,7 @@ mod tests {
         let (group, address, free) = group();
         let empty = buffer(&group, free);
         let sender = UdpSocket::bind((address.ip(), 0)).unwrap();
-        // Addressed to a queue pair of the slot, which is all that the kernel looks at.
+        // Addressed to a queue pair of the slot, which is all that the kernel's program reads.
         let mut datagram = [0; 12];
         datagram[4..8].copy_from_slice(&free.qpn(7).get().to_be_bytes());
         for joined in [1, 2] {
