@@ -1,4 +1,4 @@
-//! Two queue pairs exchange packets through memory: a WRITE, of which one packet is lost.
+//! Two queue pairs exchange packets through memory: a WRITE that loses one packet.
 //!
 //! ```text
 //! cargo run -p gdr-roce --example two_queue_pairs

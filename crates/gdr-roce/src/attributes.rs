@@ -6,8 +6,8 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::timer::{AckTimeout, RetryLimit, RnrRetry, RnrTimer};
 
-/// How many atomics two queue pairs of this crate may have outstanding, even if their program permits fewer (but at
-/// least one). NCCL permits one, and waits for dozens. The responder keeps a 16-byte result for each.
+/// The maximum number of atomics outstanding between two queue pairs of this crate, even if their program permits fewer
+/// (but at least one). NCCL permits one, and waits for dozens. The responder keeps a 16-byte result for each.
 pub(crate) const ATOMICS_OF_OWN_KIND: usize = 16;
 
 /// Sizes of a queue pair, as in `struct ibv_qp_cap`.

@@ -86,8 +86,8 @@ impl WcOpcode {
 /// The completion of a request. Requests on one queue complete in posting order, except in a
 /// [`SharedReceiveQueue`](crate::SharedReceiveQueue).
 ///
-/// What success means depends on the operation. SEND and WRITE: the peer has acknowledged all of it. READ and atomic:
-/// the result is in local memory. Receive: the message is in local memory. Datagram: it was sent, no more.
+/// The meaning of success depends on the operation. SEND and WRITE: the peer has acknowledged the whole message. READ
+/// and atomic: the result is in local memory. Receive: the message is in local memory. Datagram: it was sent, no more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Completion {
     /// The identifier of the request.

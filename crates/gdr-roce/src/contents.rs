@@ -27,7 +27,7 @@ impl Contents<'_> {
         self.len() == 0
     }
 
-    /// Returns how many packets of the path MTU this is. Bytes that live elsewhere may be the payload of several.
+    /// Returns the number of packets of the path MTU. Bytes stored elsewhere may be the payload of several.
     pub(crate) const fn packets(&self, mtu: Mtu) -> u32 {
         match self {
             Self::Bytes(_) => 1,

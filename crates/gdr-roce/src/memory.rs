@@ -131,8 +131,8 @@ pub trait Memory {
     /// for a [`Key::Local`].
     fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError>;
 
-    /// Copies the bytes at `from` to `addr`. What the address in `from` means is agreed between the wire that received
-    /// [`Contents::At`](crate::Contents::At) and the owner of the memory.
+    /// Copies the bytes at `from` to `addr`. The wire that received [`Contents::At`](crate::Contents::At) and the owner
+    /// of the memory agree on the meaning of the address in `from`.
     ///
     /// The message may write `room` bytes from `addr` on, at least as many as `from` has, so that the payload of its
     /// next packets may be copied along.

@@ -12,11 +12,11 @@ use crate::mtu::Mtu;
 use crate::request::Data;
 use crate::sge::{self, Segments};
 
-/// The most packets that one packet with a payload reference stands for.
+/// The maximum number of packets whose payload one packet with a payload reference covers.
 pub(crate) const MOST_MERGED: u32 = 1024;
 
-/// Decides how many packets' payload, from `extent`, leaves by reference in one packet. The message has `message`
-/// bytes, of which `left` remain. 0 means that the next packet carries a copy.
+/// Returns how many packets' payload, from `extent`, one packet carries by reference. The message has `message` bytes;
+/// `left` of them remain. 0 means that the next packet carries a copy.
 pub(crate) fn choose_merged(
     memory: &mut dyn Memory,
     key: Key,

@@ -19,8 +19,8 @@ use crate::timer::{RnrTimer, Time};
 use crate::wire::{MAX_DATAGRAM, Packet, SERVICE};
 use crate::xrc_domain::XrcDomain;
 
-/// How many request packets may precede a pending acknowledgement: about as many as one system call sends, whose last
-/// packet may be the shorter acknowledgement.
+/// The number of request packets that may precede a pending acknowledgement: about as many as one system call sends,
+/// whose last packet may be the shorter acknowledgement.
 const REQUESTS_AHEAD: u32 = 16;
 
 /// One end of a connection: a requester and a responder. The connection is reliable unless created by
@@ -597,8 +597,8 @@ impl QueuePair {
                 len
             }
             Err(ConnectionFailed) => {
-                // Without acknowledgements a failed request says nothing about the receiving side, so only the send
-                // queue stops (IBTA 10.3.1.6).
+                // Without acknowledgements, a failed request does not affect the receiving side, so only the send queue
+                // stops (IBTA 10.3.1.6).
                 match self.connection.reliability {
                     Reliability::Reliable | Reliability::Extended => self.to_error(),
                     Reliability::Unreliable => self.stop_sends(),

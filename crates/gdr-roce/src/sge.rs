@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::heap::HeapMemory;
 
-    /// Segments of the given offsets and lengths in a region of 64 bytes with ascending values.
+    /// Returns segments of the given offsets and lengths in a region of 64 bytes with ascending values.
     fn segments<const N: usize>(ranges: [(u64, u32); N]) -> (HeapMemory, [Segment; N]) {
         let mut memory = HeapMemory::new();
         let (lkey, _) = memory.register(0x1000, (0..64).collect(), Access::LOCAL_WRITE);

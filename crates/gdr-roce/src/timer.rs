@@ -102,7 +102,7 @@ impl RnrTimer {
 pub struct RetryCount(u8);
 
 impl RetryCount {
-    /// `times`, at most 7.
+    /// Returns a count of `times` retries, at most 7.
     pub const fn new(times: u8) -> Self {
         Self(if times > 7 { 7 } else { times })
     }

@@ -257,7 +257,7 @@ impl Requester {
         }
         match contents {
             _ if packets > 1 => self.congestion.leave_carried(),
-            // The tail of a message may be carried because it is short, which says nothing about long messages.
+            // The tail of a message may be carried only because it is short, which reveals nothing about long messages.
             _ if position.is_last() => {}
             Contents::Bytes(_) => self.congestion.follow(Payloads::Carried),
             Contents::At(_) => self.congestion.follow(Payloads::InPlace),
@@ -346,7 +346,7 @@ impl Requester {
             .filter(|until| until.distance_from(before) > moved);
         self.missing.acknowledge(before, moved);
         self.arrivals.advance(self.una);
-        // Both marks must stay in the window: behind `una`, their distance would be almost 2^24.
+        // Both marks must stay in the window: before `una`, their distance would be almost 2^24.
         for mark in [&mut self.executed, &mut self.examined] {
             if mark.distance_from(before) < moved {
                 *mark = self.una;

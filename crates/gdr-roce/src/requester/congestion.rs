@@ -49,10 +49,10 @@ const HOST_DELAY: Duration = Duration::from_micros(100);
 const LONGEST_HOST_DELAY: Duration = Duration::from_millis(1);
 /// A round trip in which the thread or GPU that copies merged payloads never idles. A longer window only adds latency.
 const BUSY_ROUND: Duration = Duration::from_millis(1);
-/// How many READ requests fill the window with merged responses.
+/// The number of READ requests that fill the window with merged responses.
 const MERGED_READS: u32 = 4;
 
-/// Where the payloads of long messages live, and who copies them.
+/// Where the payloads of long messages are stored, and who copies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Payloads {
     /// In the packets, which a network may lose.
@@ -141,14 +141,14 @@ impl Congestion {
         self.window
     }
 
-    /// Records where payloads live. The window may be longer for merged ones, as they neither sit in a socket's receive
-    /// buffer nor pass through a cache.
+    /// Records where payloads are stored. The window may be longer for merged ones, because they neither occupy a
+    /// socket's receive buffer nor pass through a cache.
     pub(super) fn follow(&mut self, payloads: Payloads) {
         if self.payloads != payloads {
             self.payloads = payloads;
             // There is nothing to probe for in shared memory.
             self.window = match payloads {
-                // Shared memory says nothing about the network, so a longer window is not kept.
+                // Shared memory provides no information about the network, so a longer window is not kept.
                 Payloads::Carried => self.window.min(self.usual),
                 Payloads::InPlace | Payloads::Merged => self.usual,
             };
@@ -248,13 +248,13 @@ impl Congestion {
         // A round lasts at least one round trip, so that its rate counts every packet of a window once.
         if elapsed >= smoothed {
             self.end_round(now, elapsed, smoothed);
-            // Twice what keeps the copying side busy: the window only adds latency.
+            // Twice the time that keeps the copying side busy: a longer window only adds latency.
             if self.payloads == Payloads::Merged && round_trip.latest() > 2 * BUSY_ROUND {
                 self.window = self.window.min((self.window / 2).max(self.usual));
             }
         }
         let limit = self.longest_on(round_trip);
-        // A window that was not filled says nothing about the path, so it does not grow (RFC 9438, 5.8).
+        // A window that was not filled does not show what the path can carry, so it does not grow (RFC 9438, 5.8).
         if self.window >= limit || !(self.round.limited || was_limited) {
             return;
         }

@@ -255,7 +255,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Withdraws the `count` requests posted last, of which nothing has been sent.
+    /// Withdraws the `count` requests posted last, none of which has been sent.
     pub(crate) fn withdraw(&mut self, count: usize) {
         let left = self.send_queue.len().saturating_sub(count);
         self.send_queue.truncate(left);

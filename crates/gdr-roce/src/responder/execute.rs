@@ -47,7 +47,7 @@ impl Responder {
                 self.send_nak(Syndrome::ReceiverNotReady(self.rnr_timer));
             }
             Err(Nak::Fatal(code, status)) => {
-                // Queued behind the responses to earlier requests, because the peer treats a NAK as the answer to
+                // Queued after the responses to earlier requests, because the peer treats a NAK as the answer to
                 // everything before it.
                 self.fatal_nak_queued = true;
                 self.responses

@@ -36,8 +36,8 @@ const MAX_DMA_LEN: u32 = 1 << 31;
 /// queue.
 const MAX_QUEUED_RESPONSES: usize = 64;
 
-/// How many missing packets one arriving packet may report. The rest are reported with later packets, which limits the
-/// amplification of a packet from the peer, or one forged in its name.
+/// The maximum number of missing packets reported for one arriving packet. The rest are reported with later packets,
+/// which limits the amplification of a packet from the peer, or one forged in its name.
 const MOST_REPORTED: usize = 32;
 
 /// The message in progress.
@@ -157,7 +157,7 @@ pub(crate) struct Responder {
     /// The latest READs, at most `max_rd_atomic`; only these can be repeated.
     reads: VecDeque<ReadRecord>,
     responses: VecDeque<Response>,
-    /// A NAK that terminates the connection is queued, behind the responses to earlier requests. Further packets are
+    /// A NAK that terminates the connection is queued after the responses to earlier requests. Further packets are
     /// dropped.
     fatal_nak_queued: bool,
     /// Packets since the last acknowledgement.
@@ -373,12 +373,12 @@ impl Responder {
     /// the retransmission.
     fn keep(&mut self, now: Time, packet: &Packet<'_>) {
         let ahead = packet.bth().psn.distance_from(self.expected_psn);
-        // What does not fit is reported when the next packet arrives.
+        // The rest is reported when the next packet arrives.
         let most = MOST_REPORTED.min(self.response_room());
         let Some(kept) = &mut self.reassembly else {
             return;
         };
-        // A payload that lives elsewhere may be gone by the time it is needed, so the packet is retransmitted instead.
+        // A payload stored elsewhere may be gone by the time it is needed, so the packet is retransmitted instead.
         if let Some(datagram) = packet.datagram() {
             kept.keep(now, ahead, datagram);
         }
@@ -501,7 +501,7 @@ impl Responder {
 
     /// Returns how many more expendable responses fit the queue.
     fn response_room(&self) -> usize {
-        // For each READ or atomic, one response and one repetition.
+        // Each READ or atomic may have one response and one repetition queued.
         let most = MAX_QUEUED_RESPONSES + 2 * self.max_rd_atomic;
         most.saturating_sub(self.responses.len())
     }

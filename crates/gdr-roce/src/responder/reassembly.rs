@@ -22,7 +22,7 @@ pub(super) struct Reassembly {
     /// The distance from the expected packet at which packets are dropped.
     most: u32,
     budget: PacketBudget,
-    /// What the packets are charged to the budget.
+    /// The amount charged to the budget for the packets.
     held: usize,
     /// When all of them are dropped, unless the expected packet arrives.
     until: Option<Time>,

@@ -16,7 +16,7 @@ pub(super) enum RequestKind {
     Duplicate,
 }
 
-/// A response of which some or all packets are still queued.
+/// A response that still has packets to send.
 #[derive(Debug)]
 pub(super) enum Response {
     Acknowledge {

@@ -116,7 +116,7 @@ impl Path {
 
 /// Returns the ICRC of `body` after the headers already in `hasher`.
 fn behind(mut hasher: Hasher, body: &[u8]) -> [u8; LEN] {
-    /// How many bytes are copied, to mask a field in place; a short packet is hashed in one piece.
+    /// The number of bytes copied, to mask a field in place; a short packet is hashed in one piece.
     const COPIED: usize = 64;
     let (start, rest) = body.split_at(body.len().min(COPIED));
     let mut copy = [0; COPIED];

@@ -370,7 +370,7 @@ impl Layout {
     }
 }
 
-/// Precomputed, as every packet looks up its layout.
+/// Precomputed, because the layout of every packet is looked up here.
 static LAYOUTS: [Layout; 256] = {
     let reserved = Layout {
         opcode: None,
@@ -407,7 +407,8 @@ mod tests {
             .iter()
             .filter(|op| op.is_of_connection())
             .count();
-        // Plus those of the other services: twelve for the unreliable one, all for the extended one.
+        // Plus the opcodes of the other services: twelve of the unreliable one, and an equivalent of each opcode of a
+        // connection in the extended one.
         assert_eq!(known, Opcode::ALL.len() + of_connections + 12);
         for opcode in Opcode::ALL {
             assert_eq!(Opcode::from_byte(opcode.byte()), Some(opcode));

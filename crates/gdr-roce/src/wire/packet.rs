@@ -42,7 +42,7 @@ pub enum WireError {
 
 /// A view of an untrusted datagram whose lengths have been checked.
 ///
-/// The payload may live elsewhere, as on the wire between two processes of one host.
+/// The payload may be stored elsewhere, as on the wire between two processes of one host.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bth: Bth,
@@ -71,8 +71,8 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Like [`new`](Self::new), for a datagram at `extent` of which `start` holds at least the headers. The payload is
-    /// not accessed.
+    /// Like [`new`](Self::new), for a datagram at `extent`; `start` holds at least its headers. The payload is not
+    /// accessed.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl<'a> Packet<'a> {
         self.contents
     }
 
-    /// Returns the payload bytes, without padding; empty if they live elsewhere.
+    /// Returns the payload bytes, without padding; empty if they are stored elsewhere.
     pub const fn payload(&self) -> &'a [u8] {
         match self.contents {
             Contents::Bytes(bytes) => bytes,
@@ -184,7 +184,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Returns the whole datagram including the ICRC; `None` if its payload lives elsewhere.
+    /// Returns the whole datagram including the ICRC, or `None` if its payload is stored elsewhere.
     pub const fn datagram(&self) -> Option<&'a [u8]> {
         match self.contents {
             Contents::Bytes(_) => Some(self.datagram),

@@ -186,7 +186,7 @@ fn a_request_for_a_queue_that_there_is_not_is_invalid() {
     ends.domain.remove(NUMBERS[1]);
     ends.receive(1, 1, 64);
     let remote = ends.remote(0);
-    // Even one that needs no receive.
+    // Not even a request that needs no receive is executed.
     ends.post(
         NUMBERS[1],
         Operation::Write {

@@ -74,7 +74,7 @@ impl Pair {
     }
 }
 
-/// Bytes that depend on their position.
+/// Returns bytes that depend on their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8 | 2).collect()
 }

@@ -1,4 +1,4 @@
-//! What two ends of this crate do beyond the specification: packets of equal length, and fewer acknowledgements.
+//! How two ends of this crate go beyond the specification: packets of equal length, and fewer acknowledgements.
 use std::time::Duration;
 
 use crate::fixture::{BASE, Pair, Settings, pair, path};

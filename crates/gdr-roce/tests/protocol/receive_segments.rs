@@ -213,7 +213,7 @@ fn transfer(service: Service, pieces: &[Piece], message: &[u8]) -> (Completion, 
     }
 }
 
-/// Memory that holds a message.
+/// Returns memory that holds a message.
 fn source(message: &[u8]) -> (HeapMemory, Lkey) {
     let mut memory = HeapMemory::new();
     let (lkey, _) = memory.register(BASE, message.to_vec(), Access::empty());
@@ -320,7 +320,7 @@ proptest! {
         } else {
             prop_assert_eq!(done.status, WcStatus::LocalProtection);
         }
-        // What follows the message makes no difference.
+        // Memory after the end of the message makes no difference.
         let mut other = pieces.clone();
         for (piece, share) in other.iter_mut().zip(&shares) {
             if *share == 0 {

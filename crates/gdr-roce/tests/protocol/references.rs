@@ -21,7 +21,7 @@ struct Shared<'a> {
     is_late: bool,
     /// The length of the message.
     len: u32,
-    /// The most bytes that one packet may refer to.
+    /// The maximum number of bytes that one packet may refer to.
     most: u32,
 }
 
@@ -76,11 +76,11 @@ struct Pair {
     qps: [gdr_roce::QueuePair; 2],
     memories: [HeapMemory; 2],
     keys: [(gdr_roce::Lkey, gdr_roce::Rkey); 2],
-    /// How many times each packet is passed in before its bytes are there.
+    /// The number of times that each packet is passed in before its bytes are available.
     too_early: u32,
     /// The length of each message.
     len: u32,
-    /// The most bytes that one packet may refer to.
+    /// The maximum number of bytes that one packet may refer to.
     most: u32,
 }
 

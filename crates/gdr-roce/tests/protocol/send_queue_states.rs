@@ -266,7 +266,7 @@ fn requests_that_are_withdrawn_are_neither_sent_nor_completed() {
     pair.net.settle();
     let expected = [(1, WcStatus::Success), (4, WcStatus::Success)];
     assert_eq!(outline(&pair.net.completions(0)), expected);
-    // Even on a queue that flushes each request at once.
+    // In ERR, requests are flushed when they are posted, but can still be withdrawn.
     pair.net.sides[0].qp.to_error();
     for id in 5..=7 {
         write(&mut pair, 0, id, 8).unwrap();

@@ -10,9 +10,9 @@ use gdr_roce::{
 };
 use proptest::prelude::*;
 
-/// Number of connections.
+/// The number of connections.
 const PAIRS: usize = 3;
-/// Bytes per receive; the one with identifier `n` starts at `n` times this.
+/// The length of each receive in bytes; the receive with identifier `n` starts at `n` times this length.
 const ROOM: u32 = 1024;
 
 /// Connections whose receiving ends share a queue, over a lossless network.

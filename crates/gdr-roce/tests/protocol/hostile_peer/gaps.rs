@@ -8,7 +8,7 @@ use gdr_roce::{LossRecovery, PacketBudget, Time};
 use super::target::{MTU, Sent, Target, headers, plain, reth, seal};
 use crate::fixture::{BASE, Settings};
 
-/// The most missing packets reported per arriving packet.
+/// The maximum number of missing packets reported per arriving packet.
 const MOST_REPORTED: usize = 32;
 
 /// Returns a target that buffers packets beyond a gap within `bytes`.

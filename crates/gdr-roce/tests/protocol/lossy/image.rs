@@ -15,7 +15,7 @@ pub(crate) struct Image {
     pub(crate) bytes: Vec<u8>,
     pub(crate) want: Vec<u8>,
     pub(crate) open: Vec<Open>,
-    /// How many atomics were applied to the first eight bytes.
+    /// The number of atomics applied to the first eight bytes.
     pub(crate) atomics: usize,
 }
 

@@ -1,5 +1,5 @@
 //! The paths over which goodput is measured.
-#![allow(dead_code)] // The example `goodput` uses a part of it.
+#![allow(dead_code)] // The example `goodput` uses only a part of this module.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ impl Case {
     }
 }
 
-/// Two hosts that delay packets over an ideal link, like two processes on one machine.
+/// Two hosts that delay packets over an ideal link, as two processes on one machine do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostCase {
     pub(crate) name: &'static str,
@@ -151,7 +151,7 @@ impl HostCase {
 }
 
 /// A bottleneck shared by two flows, and the period over which their rates are averaged. Host delays vary, as on real
-/// ones: without that, the packets of equal flows would meet the same queue lengths forever.
+/// hosts: otherwise the packets of equal flows would meet the same queue lengths forever.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bottleneck {
     pub(crate) queue: usize,

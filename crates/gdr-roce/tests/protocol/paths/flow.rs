@@ -1,5 +1,5 @@
 //! Flows: a sender that always has messages to send, its peer, and the link that flows share.
-#![allow(dead_code)] // The example `goodput` uses a part of it.
+#![allow(dead_code)] // The example `goodput` uses only a part of this module.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -33,7 +33,7 @@ pub(crate) struct Host {
     packet: Duration,
     /// The longest wake-up latency of its thread.
     wakeup: Duration,
-    /// Of 10,000 polls, how many end with the thread preempted, and for how long at most.
+    /// The number of polls in 10,000 that end with the thread preempted, and the longest time until it runs again.
     preempted: u32,
     time_slice: Duration,
     /// The granularity of its timers.
@@ -41,7 +41,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The most packets that one poll receives or sends.
+    /// The maximum number of packets that one poll receives or sends.
     const BATCH: usize = 64;
 
     /// Returns a host that takes `packet` nanoseconds per packet and up to `wakeup` microseconds to wake up.
@@ -68,7 +68,7 @@ impl Host {
         Time::since_epoch(Duration::from_nanos(ticks * tick))
     }
 
-    /// Sets after how many of 10,000 polls the thread is preempted, and for up to how many microseconds.
+    /// Preempts the thread after `polls` of 10,000 polls, for up to `slice` microseconds.
     pub(crate) const fn preempted(mut self, polls: u32, slice: u64) -> Self {
         self.preempted = polls;
         self.time_slice = Duration::from_micros(slice);
@@ -91,7 +91,7 @@ pub(crate) struct Load {
     pub(crate) duration: Duration,
     /// The delay between the starts of consecutive flows.
     pub(crate) stagger: Duration,
-    /// What drives both sides; `None` takes no time.
+    /// The host on each side; with `None`, processing takes no time.
     pub(crate) host: Option<Host>,
 }
 
@@ -123,7 +123,8 @@ pub(crate) struct Moved {
 struct Side {
     qp: QueuePair,
     memory: HeapMemory,
-    /// With a [`Host`]: packets not yet received, how long its thread is busy, and whether there was more to send.
+    /// Only used with a [`Host`]: packets not yet received, when its thread becomes free, and whether there was more to
+    /// send.
     buffer: VecDeque<Vec<u8>>,
     busy_until: Time,
     has_more: bool,
@@ -212,7 +213,7 @@ impl Simulation {
         self.flows.iter().map(moved).collect()
     }
 
-    /// Posts what a flow has to post, and sends what one side has ready.
+    /// Posts the due messages of a flow, and sends the packets that one side has ready.
     fn touch(&mut self, index: usize, side: usize) {
         let flow = &mut self.flows[index];
         if side == 0 && flow.begins <= self.now {
@@ -303,7 +304,7 @@ impl Simulation {
         true
     }
 
-    /// Receives what is in one side's buffer, and sends what it has ready.
+    /// Receives the packets in one side's buffer, and sends the packets that it has ready.
     fn poll_host(&mut self, host: &Host, index: usize, side: usize) {
         let flow = &mut self.flows[index];
         let begins = flow.begins;

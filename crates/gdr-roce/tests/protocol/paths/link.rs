@@ -1,5 +1,5 @@
 //! One direction of a bottleneck link, in virtual time.
-#![allow(dead_code)] // The example `goodput` uses a part of it.
+#![allow(dead_code)] // The example `goodput` uses only a part of this module.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,15 +21,15 @@ pub(crate) struct Link {
     pub(crate) delay: Duration,
     /// The queue limit in packets; a packet that finds the queue full is dropped.
     pub(crate) queue: usize,
-    /// Of 10,000 packets, how many are lost.
+    /// The number of packets lost out of 10,000.
     pub(crate) lose: u32,
-    /// How many are lost at a time, like the packets of one segmented send.
+    /// The number of consecutive packets lost at a time, like the packets of one segmented send.
     pub(crate) burst: u32,
-    /// Of 10,000 packets, how many are overtaken by their successors.
+    /// The number of packets out of 10,000 that are overtaken by their successors.
     pub(crate) reorder: u32,
-    /// By how much they are late, at most.
+    /// The maximum delay of such packets.
     pub(crate) late: Duration,
-    /// The variation of the delay, at most; packets stay in order.
+    /// The maximum variation of the delay; packets stay in order.
     pub(crate) jitter: Duration,
 }
 
@@ -48,31 +48,31 @@ impl Link {
         }
     }
 
-    /// This link with `lose` of 10,000 packets lost.
+    /// Returns this link with `lose` of 10,000 packets lost.
     pub(crate) const fn losing(mut self, lose: u32) -> Self {
         self.lose = lose;
         self
     }
 
-    /// This link, where packets that are lost are lost `burst` at a time.
+    /// Returns this link with packets lost `burst` at a time.
     pub(crate) const fn in_bursts(mut self, burst: u32) -> Self {
         self.burst = burst;
         self
     }
 
-    /// This link with `reorder` of 10,000 packets up to `late` too late.
+    /// Returns this link with `reorder` of 10,000 packets delayed by up to `late`.
     pub(crate) const fn reordering(mut self, reorder: u32, late: Duration) -> Self {
         (self.reorder, self.late) = (reorder, late);
         self
     }
 
-    /// This link with room for `queue` packets.
+    /// Returns this link with a queue of `queue` packets.
     pub(crate) const fn queueing(mut self, queue: usize) -> Self {
         self.queue = queue;
         self
     }
 
-    /// This link with delays that vary by up to `jitter`.
+    /// Returns this link with delays that vary by up to `jitter`.
     pub(crate) const fn jittering(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;
         self
@@ -98,7 +98,7 @@ pub(crate) struct Direction {
     departures: VecDeque<Time>,
     /// The arrival time of the latest packet that is not reordered.
     arrived: Time,
-    /// How many of the next packets are to be lost.
+    /// The number of next packets to lose.
     losing: u32,
 }
 
@@ -128,7 +128,7 @@ impl Direction {
             self.losing -= 1;
             return None;
         }
-        // In total, `lose` of 10,000 packets.
+        // Bursts start at `1 / burst` of the rate of single losses, so that `lose` of 10,000 packets are lost in total.
         let burst = self.link.burst;
         if self.random.happens(self.link.lose)
             && (burst == 1 || self.random.below(burst.into()) == 0)
