@@ -10,7 +10,7 @@
 //! | `gdrdrv` | NVIDIA's GDRCopy kernel module | the module, loaded |
 //! | `dmabuf` | mmap of a dma-buf that CUDA exported | driver 610 or later, CUDA 13.3 |
 //! | `rm` | the stock driver's own memory-mapping calls | nothing but the stock driver |
-//! | `sim` | a memfd behind the simulated GPU | nothing; reports `simulated` |
+//! | `sim` | mmap of the simulated GPU's memfd | nothing; reports `simulated` |
 //!
 //! No backend requires privileges, and only `gdrdrv` requires a kernel module.
 //!

@@ -131,7 +131,7 @@ impl HostCall {
         Self(Box::new(call))
     }
 
-    /// Calls it. A panic ends here: the threads of a driver cannot unwind.
+    /// Calls the function. A panic ends here: the threads of a driver cannot unwind.
     pub(crate) fn run(self) {
         if panic::catch_unwind(AssertUnwindSafe(self.0)).is_err() {
             tracing::error!("a function that a stream called panicked");

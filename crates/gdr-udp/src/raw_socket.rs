@@ -151,7 +151,7 @@ impl RawSocket {
         self.socket.as_fd()
     }
 
-    /// Receives one packet without blocking; returns its length, at most that of `room`.
+    /// Receives one packet without blocking; returns its length, at most the length of `room`.
     pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT) {
             Ok((len, _)) => Ok(Some(len)),

@@ -171,7 +171,7 @@ impl Rx {
         }
     }
 
-    /// Receives what is queued, without blocking. Returns whether there was anything.
+    /// Receives the queued packets, without blocking. Returns whether there were any.
     ///
     /// # Errors
     /// [`Error::Os`].
@@ -264,7 +264,7 @@ impl RawRx {
         }
     }
 
-    /// Receives what is queued, if a poll is due.
+    /// Receives the queued packets, if a poll is due.
     fn receive(&mut self, socket: &RawSocket) -> Result<bool> {
         self.count = 0;
         self.skipped += 1;

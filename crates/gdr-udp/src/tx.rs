@@ -17,7 +17,7 @@ const MOST_BYTES: usize = 65_507;
 const BATCH: usize = MOST_BYTES + MAX_DATAGRAM;
 
 /// Packets to one destination that share a system call. All have the same length, except that the last may be shorter.
-/// Their destination queue pairs share slot and shard, because the receiving kernel delivers what is sent together to
+/// Their destination queue pairs share slot and shard, because the receiving kernel delivers packets sent together to
 /// the socket of the first packet.
 pub struct Batch {
     socket: Arc<Socket>,

@@ -195,8 +195,8 @@ impl Reader {
         }
     }
 
-    /// Takes pieces from `at` on as they arrive, and loads what has not arrived. Returns the number
-    /// of bytes taken.
+    /// Takes pieces from `at` on as they arrive, and loads those that have not arrived. Returns the number of bytes
+    /// taken.
     fn go_on(&self, slot: &Slot, pieces: &Pieces, mut at: u64) -> u64 {
         let mut taken = 0;
         while at < self.len {

@@ -469,7 +469,7 @@ fn replies_go_to_the_peer_of_the_connection_only() {
     everywhere(|target| {
         let other = crate::attacker::socket(target.attacker.local_addr().unwrap().ip());
         let connection = target.connect();
-        // From the peer's address and another source port, as network cards send.
+        // The packet has the peer's address and another source port, as packets of network cards do.
         let packet = target.read(&connection, FIRST_PSN, 0, 16);
         send(&other, &packet, target.address());
         for answer in target.answers() {

@@ -56,7 +56,7 @@ fn floods_use_no_more_memory_and_end_no_connection() {
         ("another queue pair", foreign.sealed(from, to)),
         ("congestion notifications", notification.sealed(from, to)),
     ];
-    // Lets the device allocate what a first use needs before anything is measured.
+    // The device allocates memory when it is first used, so that must precede the measurement.
     stranger.send_to(&[0; 8], to).unwrap();
     target.answers();
     let (memory, files) = (resident(), descriptors());

@@ -4,7 +4,7 @@ use gdr_nic::{Buffer, Region};
 
 use super::*;
 
-/// More than one poll takes, and not a multiple of the path MTU.
+/// Longer than one poll processes, and not a multiple of the path MTU.
 const LEN: usize = (1 << 20) + 5;
 
 /// Registers zeroed memory; returns it with its address and key.

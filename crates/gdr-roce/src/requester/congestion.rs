@@ -61,7 +61,7 @@ pub(super) enum Payloads {
     /// dropped for lack of space. The receiver copies them.
     InPlace,
     /// Likewise, with one packet [standing for many](crate::PayloadBy::Reference). They are copied while the receiver
-    /// goes on.
+    /// continues.
     Merged,
 }
 

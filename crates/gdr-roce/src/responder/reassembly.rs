@@ -151,7 +151,7 @@ mod tests {
         Reassembly::new(most, PacketBudget::default())
     }
 
-    /// Buffers the packet `ahead`, and returns what is reported because of it.
+    /// Buffers the packet `ahead`, and returns the missing packets that it reports.
     fn keep(kept: &mut Reassembly, ahead: u32, datagram: &[u8]) -> Vec<u32> {
         kept.keep(NOW, ahead, datagram);
         std::iter::from_fn(|| kept.next_unreported()).collect()

@@ -42,7 +42,7 @@ const SERVICES: [Service; 6] = [
 ];
 
 impl Service {
-    /// Returns the length of what is stored in front of the message.
+    /// Returns the length of the header stored before the message.
     fn header(self) -> usize {
         match self {
             Self::Datagram | Self::DatagramShared => Grh::LEN,

@@ -231,7 +231,7 @@ fn a_packet_whose_bytes_are_not_there_yet_changes_nothing() {
     });
 }
 
-/// A READ, a WRITE, a SEND and a WRITE with immediate data, each of three packets merged into one.
+/// Runs a READ, a WRITE, a SEND and a WRITE with immediate data, each of three packets merged into one.
 fn every_operation(mut pair: Pair) {
     let (one, two) = (pair.bytes(0).to_vec(), pair.bytes(1).to_vec());
     let remote = pair.remote();
@@ -315,7 +315,7 @@ fn a_packet_that_is_sent_again_has_a_copy() {
 /// Lost packets are retransmitted one by one, starting anywhere within a merged one.
 #[test]
 fn messages_of_many_packets_take_few_and_survive_the_loss_of_any() {
-    // Packets, the most bytes per reference, and the expected number of references.
+    // Packets, the maximum number of bytes per reference, and the expected number of references.
     for (packets, most, references) in [(150, 64 << 10, 4), (1500, u32::MAX, 3)] {
         for (number, recovery) in [LossRecovery::GoBackN, LossRecovery::Selective]
             .into_iter()

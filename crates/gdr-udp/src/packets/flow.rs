@@ -4,7 +4,7 @@ use std::ops::BitAnd;
 
 use super::frame::{Headers, Network, Protocol};
 
-/// A value of which only the bits in a mask are compared. The default matches anything.
+/// A value that is compared only in the bits of a mask. The default matches anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Masked<T> {
     /// The expected value.

@@ -225,7 +225,7 @@ impl PacketSocket {
         self.bind(ALL)
     }
 
-    /// Stops receiving, and discards what is queued.
+    /// Stops receiving, and discards the queued packets.
     pub fn be_silent(&self, room: &mut [u8]) -> io::Result<()> {
         self.bind(NO_TYPE)?;
         while self.receive(room)?.is_some() {}

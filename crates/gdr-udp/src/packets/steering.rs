@@ -55,7 +55,7 @@ impl FlowTable {
         self.flows.retain(|flow| flow.qpn != qpn);
     }
 
-    /// Returns what the interface must accept for these flows.
+    /// Returns the memberships that the interface needs for these flows.
     pub fn memberships(&self) -> Vec<Membership> {
         let mut all: Vec<_> = self
             .flows

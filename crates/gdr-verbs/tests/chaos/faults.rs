@@ -461,7 +461,7 @@ impl Member {
     }
 }
 
-/// Of three messages to a group, the first member loses the first and gets the second twice.
+/// One group member loses the first of three messages and gets the second twice.
 pub(crate) fn one_member_of_a_group_is_struck() {
     let (sender, struck) = sides_of(ibv_qp_type::IBV_QPT_UD);
     let other = Side::new(ibv_qp_type::IBV_QPT_UD);

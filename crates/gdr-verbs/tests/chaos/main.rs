@@ -230,8 +230,8 @@ fn a_process_is_stopped_for_a_while() {
     );
 }
 
-/// The program has one thread, which waits for each of its requests. What is retransmitted, and in which order, depends
-/// on the load of the machine; the places of the strikes do not.
+/// The program has one thread, which waits for each of its requests. Which packets are retransmitted, and in which
+/// order, depends on the load of the machine; the places of the strikes do not.
 #[test]
 fn a_seed_strikes_the_same_places_in_ten_of_ten_runs() {
     const NAME: &str = "a_seed_strikes_the_same_places_in_ten_of_ten_runs";

@@ -1,4 +1,4 @@
-//! The device files as programs see them that run with the library in `LD_PRELOAD`.
+//! The device files as seen by programs that run with the library in `LD_PRELOAD`.
 
 #![allow(clippy::unwrap_used)]
 

@@ -87,7 +87,7 @@ impl Copy {
     }
 }
 
-/// A library with one simulated device.
+/// Returns a library with one simulated device.
 pub(crate) fn fake() -> Fake {
     let fake = Fake::load();
     fake.add(DeviceSpec::roce("mlx5_0", Ipv4Addr::new(192, 168, 1, 1)));

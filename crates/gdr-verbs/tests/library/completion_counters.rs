@@ -92,7 +92,7 @@ const REMOTE_READ: Operation = Operation::IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA
 const WRITE: Operation = Operation::IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE;
 const REMOTE_WRITE: Operation = Operation::IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE;
 
-/// Two sides in RESET.
+/// Returns two sides in RESET.
 fn unconnected() -> (Side, Side) {
     (
         Side::new(ibv_qp_type::IBV_QPT_RC),

@@ -309,7 +309,7 @@ pub(crate) fn deregister(region: NonNull<ibv_mr>) {
     unsafe { library().ibv_dereg_mr(region.as_ptr()) }.unwrap();
 }
 
-/// Two connected sides, each with its own context.
+/// Returns two connected sides, each with its own context.
 pub(crate) fn sides() -> (Side, Side) {
     sides_of(ibv_qp_type::IBV_QPT_RC)
 }

@@ -121,7 +121,7 @@ impl Message {
         message
     }
 
-    /// Adds an attribute, whose value is what `add` appends.
+    /// Adds an attribute; `add` appends its value.
     fn attribute(&mut self, kind: u16, add: impl FnOnce(&mut Self)) {
         let start = self.0.len();
         self.0.extend([0, 0]);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::target::{LEN, MTU, SECRET, Target, headers, seal};
 use crate::fixture::{BASE, Settings};
 
-/// Random packets. Each field is often valid, so that packets pass the first checks.
+/// Returns a strategy for random packets. Each field is often valid, so that packets pass the first checks.
 fn packet() -> impl Strategy<Value = Vec<u8>> {
     let open = Target::new().open.1;
     let readable = Target::new().readable.1;

@@ -106,7 +106,7 @@ fn kept_packets_of_all_queue_pairs_stay_within_one_budget() {
         }
     }
     assert!(budget.left() < bytes / 4, "{} left", budget.left());
-    // Another queue pair still gets a share of what is left.
+    // Another queue pair still gets a share of the remaining budget.
     let before = budget.left();
     let mut late = sharing(&budget);
     late.receive(&quiet(1, MTU));

@@ -105,7 +105,7 @@ fn the_delays_of_hosts_do_not_count_as_congestion() {
     }
 }
 
-/// Lower bounds on what WRITE keeps between emulated hosts.
+/// Lower bounds on the share of its goodput that WRITE keeps between emulated hosts.
 const LEAST_BETWEEN_EMULATED: [f64; NETEM_FAULTS.len()] = [0.9, 0.25, 0.08, 0.45];
 
 #[test]
