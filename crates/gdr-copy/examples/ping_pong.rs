@@ -91,8 +91,8 @@ fn play(
         barrier: DevicePtr::new(ping.get() + 16),
         mismatches: DevicePtr::new(ping.get() + 24),
     };
-    // SAFETY: every address is in `device` or `host`, with the length that the documentation of
-    // `Launch::PingPong` states. `main` frees them once the stream is idle, or not at all.
+    // SAFETY: every address is in `device` or `host`, with the length that the documentation of `Launch::PingPong`
+    // states. `main` frees them once the stream is idle, or not at all.
     unsafe { stream.launch(&launch)? };
 
     let flag = mapping.flag::<u32>(0)?;

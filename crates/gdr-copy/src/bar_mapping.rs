@@ -17,8 +17,7 @@ pub(crate) fn host_page() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// The bytes that this process has mapped through this library, reported in the error when BAR1 is
-/// full.
+/// The bytes that this process has mapped through this library, reported in the error when BAR1 is full.
 static MAPPED: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn mapped_bytes() -> u64 {
@@ -52,8 +51,8 @@ unsafe impl Send for BarMapping {}
 unsafe impl Sync for BarMapping {}
 
 impl BarMapping {
-    /// Maps `ranges` next to each other: shared, readable, writable, and not inherited by forked
-    /// children. The length of each range is a multiple of the host page.
+    /// Maps `ranges` next to each other: shared, readable, writable, and not inherited by forked children. The length
+    /// of each range is a multiple of the host page.
     pub(crate) fn map(ranges: &[FdRange<'_>], caching: Caching) -> Result<Self> {
         let total = ranges
             .iter()
@@ -84,8 +83,7 @@ impl BarMapping {
                 caching,
             )?
         } else {
-            // The whole range is reserved first, without access, so that no other mapping gets
-            // between the parts.
+            // The whole range is reserved first, without access, so that no other mapping gets between the parts.
             // SAFETY: as above.
             let at = unsafe {
                 rustix::mm::mmap_anonymous(
@@ -103,8 +101,8 @@ impl BarMapping {
             let mut done = 0;
             for range in ranges {
                 let part = range.len as usize;
-                // SAFETY: `done + part <= len` (their sum), so the fixed mapping replaces a part of
-                // the reservation above and nothing else.
+                // SAFETY: `done + part <= len` (their sum), so the fixed mapping replaces a part of the reservation
+                // above and nothing else.
                 let mapped = unsafe {
                     rustix::mm::mmap(
                         mapping.base.as_ptr().add(done).cast(),
@@ -120,8 +118,8 @@ impl BarMapping {
             }
             mapping
         };
-        // SAFETY: the range was mapped above. A driver's VM_IO mapping allows this advice
-        // (mm/madvise.c refuses only MADV_DOFORK on it).
+        // SAFETY: the range was mapped above. A driver's VM_IO mapping allows this advice (mm/madvise.c refuses only
+        // MADV_DOFORK on it).
         unsafe { rustix::mm::madvise(mapping.base.as_ptr().cast(), len, Advice::LinuxDontFork) }
             .map_err(|e| Error::os("madvise(MADV_DONTFORK)", e))?;
         Ok(mapping)

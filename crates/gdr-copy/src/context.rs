@@ -166,8 +166,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Opens a context with the best backend on this machine, or the one that `GDR_BACKEND` names. Never
-    /// simulates.
+    /// Opens a context with the best backend on this machine, or the one that `GDR_BACKEND` names. Never simulates.
     ///
     /// # Errors
     /// Same as [`ContextBuilder::open`].
@@ -175,8 +174,8 @@ impl Context {
         Self::builder().backend_from_env()?.open()
     }
 
-    /// Opens a context for the memory of `gpu`. For a real GPU this works like [`Context::open`], with the
-    /// driver that is already loaded; for a simulated GPU it uses the `sim` backend.
+    /// Opens a context for the memory of `gpu`. For a real GPU this works like [`Context::open`], with the driver that
+    /// is already loaded; for a simulated GPU it uses the `sim` backend.
     ///
     /// Together with [`gdr_cuda::open_driver`], `GDR_BACKEND` alone decides which kind a program uses:
     ///
@@ -195,8 +194,8 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// Same as [`ContextBuilder::open`]; [`Error::BackendUnavailable`] if `GDR_BACKEND` names a backend that
-    /// cannot access this GPU.
+    /// Same as [`ContextBuilder::open`]; [`Error::BackendUnavailable`] if `GDR_BACKEND` names a backend that cannot
+    /// access this GPU.
     pub fn open_for(gpu: &Gpu) -> Result<Self> {
         Self::builder().backend_from_env()?.gpu(gpu)?.open()
     }
@@ -226,12 +225,12 @@ impl Context {
         self.origin
     }
 
-    /// Pins `len` bytes of GPU memory at `ptr`, which may point anywhere into any allocation that does not
-    /// migrate, with any alignment.
+    /// Pins `len` bytes of GPU memory at `ptr`, which may point anywhere into any allocation that does not migrate,
+    /// with any alignment.
     ///
-    /// The memory stays allocated while it is pinned, even after `cudaFree`. An allocator that reuses
-    /// memory without freeing it (like PyTorch's, or a pool) may still give it to another user;
-    /// [`Context::pin_buffer`] prevents this by keeping the memory's owner alive.
+    /// The memory stays allocated while it is pinned, even after `cudaFree`. An allocator that reuses memory without
+    /// freeing it (like PyTorch's, or a pool) may still give it to another user; [`Context::pin_buffer`] prevents this
+    /// by keeping the memory's owner alive.
     ///
     /// # Errors
     /// Any [`Error`], which says what failed and what to do. Nothing stays pinned.
@@ -250,9 +249,8 @@ impl Context {
         Pinned::new(self.backend.clone(), self.origin, &request, None)
     }
 
-    /// Pins all of `buffer`, and keeps it alive until the pin and its mapping are dropped. Use this to pin
-    /// memory from another library ([`DeviceBuffer::from_owner`]), whose owner is then not dropped too
-    /// early.
+    /// Pins all of `buffer`, and keeps it alive until the pin and its mapping are dropped. Use this to pin memory from
+    /// another library ([`DeviceBuffer::from_owner`]), whose owner is then not dropped too early.
     ///
     /// # Errors
     /// Same as [`Context::pin`].
@@ -275,8 +273,8 @@ impl Context {
         Pinned::new(backend, self.origin, &request, buffer)
     }
 
-    /// Returns every route of this backend to `len` bytes at `ptr`, with the reason if a route does not
-    /// work, for use in reports. Nothing stays pinned.
+    /// Returns every route of this backend to `len` bytes at `ptr`, with the reason if a route does not work, for use
+    /// in reports. Nothing stays pinned.
     ///
     /// # Errors
     /// If the range cannot be pinned by any route (because it is freed, managed or too long).

@@ -1,9 +1,8 @@
 //! Maps GPU memory into the CPU's address space, and copies to and from it.
 //!
-//! A [`Context`] selects a backend, [`Context::pin`] pins a range of GPU memory, and
-//! [`Pinned::map`] maps it for the CPU. On x86 the mapping is write-combined and goes over PCIe:
-//! stores are posted and fast (64 bytes in about 0.1 us), while loads take a PCIe round trip for
-//! every 64 bytes (about 1 us).
+//! A [`Context`] selects a backend, [`Context::pin`] pins a range of GPU memory, and [`Pinned::map`] maps it for the
+//! CPU. On x86 the mapping is write-combined and goes over PCIe: stores are posted and fast (64 bytes in about 0.1 us),
+//! while loads take a PCIe round trip for every 64 bytes (about 1 us).
 //!
 //! | backend | how | requires |
 //! |---|---|---|
@@ -50,8 +49,8 @@
 //!
 //! # Long copies
 //!
-//! Loads and stores are the fastest path only for short copies. A [`Copier`] uses the fastest path for
-//! each copy: the calling thread, several threads, or the GPU's copy engine, as [`plan`] chooses.
+//! Loads and stores are the fastest path only for short copies. A [`Copier`] uses the fastest path for each copy: the
+//! calling thread, several threads, or the GPU's copy engine, as [`plan`] chooses.
 
 #![warn(clippy::disallowed_methods)]
 

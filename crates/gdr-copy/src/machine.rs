@@ -38,8 +38,8 @@ fn own_cpu() -> &'static str {
     })
 }
 
-/// Returns how many threads a copy to or from `gpu` may use by default: one for each CPU on the GPU's NUMA
-/// node that this process may use, but at most 4.
+/// Returns how many threads a copy to or from `gpu` may use by default: one for each CPU on the GPU's NUMA node that
+/// this process may use, but at most 4.
 pub fn default_threads(gpu: &Gpu) -> NonZeroU16 {
     // If the GPU's node is unknown, no CPU of the process is better than another.
     let cpus = local_cpus(gpu.info().bdf).or_else(|| sched_getaffinity(None).ok());

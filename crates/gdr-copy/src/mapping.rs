@@ -14,9 +14,9 @@ use gdr_process::ProcessId;
 
 /// A CPU mapping of a pinned range. It is unmapped on drop; the pin may be dropped before or after.
 ///
-/// Offsets are relative to the pointer that was pinned. All methods take `&self` and may run on several
-/// threads at once: the GPU and the network may write to the memory at any time anyway, and a race can
-/// tear data but is not undefined behaviour. [`Mapping::slice`] returns parts for use by other threads.
+/// Offsets are relative to the pointer that was pinned. All methods take `&self` and may run on several threads at
+/// once: the GPU and the network may write to the memory at any time anyway, and a race can tear data but is not
+/// undefined behaviour. [`Mapping::slice`] returns parts for use by other threads.
 #[derive(Debug)]
 pub struct Mapping {
     // Set to `None` by `drop` before the pin may be mapped again.
@@ -35,8 +35,8 @@ struct View {
     origin: ProcessId,
 }
 
-// SAFETY: the pointer is used only for device accesses to a mapping that outlives the view
-// (`Mapping` owns it, `Slice` borrows it). Any thread may make these.
+// SAFETY: the pointer is used only for device accesses to a mapping that outlives the view (`Mapping` owns it, `Slice`
+// borrows it). Any thread may make these.
 unsafe impl Send for View {}
 // SAFETY: as above; a view has no interior state.
 unsafe impl Sync for View {}
@@ -64,8 +64,8 @@ impl View {
     #[inline]
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let dst = self.at(offset, bytes.len())?;
-        // SAFETY: `at` checked that the bytes are in the mapping, `bytes` is readable, and no Rust
-        // memory is in a mapping, so the two cannot overlap.
+        // SAFETY: `at` checked that the bytes are in the mapping, `bytes` is readable, and no Rust memory is in a
+        // mapping, so the two cannot overlap.
         unsafe { cpu::copy_to(self.routine, self.caching, dst, bytes.as_ptr(), bytes.len()) };
         Ok(())
     }
@@ -94,8 +94,8 @@ impl View {
     #[inline]
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let src = self.at(offset, bytes.len())?;
-        // SAFETY: `at` checked that the bytes are in the mapping, which consists of pages and so of
-        // whole lines; `bytes` is writable and, being Rust memory, not in a mapping.
+        // SAFETY: `at` checked that the bytes are in the mapping, which consists of pages and so of whole lines;
+        // `bytes` is writable and, being Rust memory, not in a mapping.
         unsafe {
             cpu::copy_from(
                 self.routine,
@@ -161,8 +161,8 @@ impl Mapping {
     /// Switches to `routine`, to compare routines.
     ///
     /// # Errors
-    /// [`Error::Routine`] if it [requires an uncached mapping](Routine::needs_uncached_mapping), but this one
-    /// is cached or simulated, so that the first copy would fault.
+    /// [`Error::Routine`] if it [requires an uncached mapping](Routine::needs_uncached_mapping), but this one is cached
+    /// or simulated, so that the first copy would fault.
     pub fn set_routine(&mut self, routine: &'static Routine) -> Result<()> {
         if !self.state.accepts(routine, self.view.caching) {
             return Err(Error::Routine {
@@ -177,8 +177,8 @@ impl Mapping {
 
     /// Returns the CPU address of the byte at the pinned pointer.
     ///
-    /// It is valid for [`Mapping::len`] bytes while this mapping exists, and only in this process. Access it
-    /// with volatile accesses or the routines of [`cpu`], never through a reference.
+    /// It is valid for [`Mapping::len`] bytes while this mapping exists, and only in this process. Access it with
+    /// volatile accesses or the routines of [`cpu`], never through a reference.
     pub fn as_ptr(&self) -> *mut u8 {
         self.view.base
     }
@@ -188,8 +188,8 @@ impl Mapping {
         self.view.at(offset, len)
     }
 
-    /// Returns everything that is mapped, in whole host pages: the CPU address of [`crate::PinInfo::va`], and
-    /// the number of bytes mapped from there.
+    /// Returns everything that is mapped, in whole host pages: the CPU address of [`crate::PinInfo::va`], and the
+    /// number of bytes mapped from there.
     pub fn window(&self) -> (*mut u8, u64) {
         self.bar.as_ref().map_or((std::ptr::null_mut(), 0), |bar| {
             (bar.as_ptr(), bar.len() as u64)
@@ -198,10 +198,10 @@ impl Mapping {
 
     /// Copies `bytes` into GPU memory at `offset`.
     ///
-    /// On return the stores have left the CPU's write-combining buffers, in address order. A kernel that is
-    /// launched afterwards sees them; a running kernel sees them after a few hundred nanoseconds, if it polls
-    /// with volatile or system-scope loads. A naturally aligned word of 1, 2, 4 or 8 bytes is never torn. See
-    /// [`cpu`] for the full contract.
+    /// On return the stores have left the CPU's write-combining buffers, in address order. A kernel that is launched
+    /// afterwards sees them; a running kernel sees them after a few hundred nanoseconds, if it polls with volatile or
+    /// system-scope loads. A naturally aligned word of 1, 2, 4 or 8 bytes is never torn. See [`cpu`] for the full
+    /// contract.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], in which case nothing is written; [`Error::ForkedChild`].
@@ -210,8 +210,8 @@ impl Mapping {
         self.view.write_at(offset, bytes)
     }
 
-    /// Like [`Mapping::write_at`], but without the final fence, for batches that end with
-    /// [`Mapping::flush`]. Until then the bytes may stay in the CPU.
+    /// Like [`Mapping::write_at`], but without the final fence, for batches that end with [`Mapping::flush`]. Until
+    /// then the bytes may stay in the CPU.
     ///
     /// # Errors
     /// Same as [`Mapping::write_at`].
@@ -228,8 +228,8 @@ impl Mapping {
 
     /// Copies GPU memory at `offset` into `bytes`.
     ///
-    /// The values are no older than the call. Reading is slow: each 64-byte line takes a PCIe round trip
-    /// (about 1 us), and only a few are in flight at once. Above about 8 KiB, `cuMemcpy` is faster.
+    /// The values are no older than the call. Reading is slow: each 64-byte line takes a PCIe round trip (about 1 us),
+    /// and only a few are in flight at once. Above about 8 KiB, `cuMemcpy` is faster.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], in which case nothing is read; [`Error::ForkedChild`].
@@ -238,8 +238,8 @@ impl Mapping {
         self.view.read_at(offset, bytes)
     }
 
-    /// Like [`Mapping::read_at`], but without the fence before it, for several reads whose order does not
-    /// matter. Such reads overlap, so ten reads of one line each take hardly longer than one.
+    /// Like [`Mapping::read_at`], but without the fence before it, for several reads whose order does not matter. Such
+    /// reads overlap, so ten reads of one line each take hardly longer than one.
     ///
     /// The values are no older than this thread's last fenced read, [`Flag::load_acquire`] or
     /// [`Mapping::begin_reads`]: the CPU may return a line from a buffer.
@@ -251,8 +251,8 @@ impl Mapping {
         self.view.read_at_unfenced(offset, bytes)
     }
 
-    /// Begins a batch of [`Mapping::read_at_unfenced`] on this thread. These reads return no values
-    /// older than this call.
+    /// Begins a batch of [`Mapping::read_at_unfenced`] on this thread. These reads return no values older than this
+    /// call.
     #[inline]
     pub fn begin_reads(&self) {
         cpu::fence::fresh_load_fence();
@@ -275,8 +275,7 @@ impl Mapping {
         Slice::new(self.view, offset, len)
     }
 
-    /// Splits the mapping into parts of `part` bytes (the last one may be shorter), for use by several
-    /// threads.
+    /// Splits the mapping into parts of `part` bytes (the last one may be shorter), for use by several threads.
     ///
     /// If `part` is a multiple of 64, no two threads access the same line.
     pub fn chunks(&self, part: std::num::NonZeroU64) -> impl Iterator<Item = Slice<'_>> {

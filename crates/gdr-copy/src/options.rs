@@ -18,8 +18,8 @@ pub enum PinGranularity {
     /// Bytes: the range lies within its allocation.
     #[default]
     Bytes,
-    /// GPU pages of 64 KiB, as in GDRCopy: the range may begin before its allocation and end after it, as
-    /// long as the allocation covers part of each of those pages.
+    /// GPU pages of 64 KiB, as in GDRCopy: the range may begin before its allocation and end after it, as long as the
+    /// allocation covers part of each of those pages.
     GpuPages,
 }
 
@@ -84,8 +84,7 @@ impl MapOptions {
         self
     }
 
-    /// Maps only the first `len` bytes, counted from [`PinInfo::va`](crate::PinInfo::va) and
-    /// rounded up to host pages.
+    /// Maps only the first `len` bytes, counted from [`PinInfo::va`](crate::PinInfo::va) and rounded up to host pages.
     pub const fn with_len(mut self, len: u64) -> Self {
         self.len = Some(len);
         self

@@ -13,8 +13,7 @@ use gdr_process::ProcessId;
 /// A range that a backend has pinned.
 #[derive(Debug)]
 pub(crate) struct PinState {
-    // Fields are dropped in this order: the pin is released before its backend, and before the
-    // memory may be freed.
+    // Fields are dropped in this order: the pin is released before its backend, and before the memory may be freed.
     pub(crate) pin: Box<dyn Pin>,
     pub(crate) backend: Arc<dyn Backend>,
     /// The buffer that contains the range, if a buffer was pinned.
@@ -31,9 +30,8 @@ impl PinState {
         self.is_mapped.store(false, Ordering::Release);
     }
 
-    /// Returns whether `routine` can be used on this memory if it is mapped with `caching`. Some
-    /// routines fault on cacheable memory, and simulated memory is always cacheable, whatever its
-    /// mapping reports.
+    /// Returns whether `routine` can be used on this memory if it is mapped with `caching`. Some routines fault on
+    /// cacheable memory, and simulated memory is always cacheable, whatever its mapping reports.
     pub(crate) fn accepts(&self, routine: &Routine, caching: Caching) -> bool {
         let uncached = caching != Caching::Cached && self.backend.kind() != BackendKind::Sim;
         uncached || !routine.needs_uncached_mapping()

@@ -102,8 +102,8 @@ impl Pinned {
     /// Maps the range.
     ///
     /// # Errors
-    /// [`Error::AlreadyMapped`] while another mapping of this pin exists; [`Error::MapLength`],
-    /// [`Error::Caching`], [`Error::Bar1Exhausted`], [`Error::ForkedChild`]; errors of the driver.
+    /// [`Error::AlreadyMapped`] while another mapping of this pin exists; [`Error::MapLength`], [`Error::Caching`],
+    /// [`Error::Bar1Exhausted`], [`Error::ForkedChild`]; errors of the driver.
     pub fn map_with(&self, options: MapOptions) -> Result<Mapping> {
         let state = &self.0;
         only_in(&state.origin)?;

@@ -80,8 +80,7 @@ impl ProfileStore {
         self.folder.join(key.file_name())
     }
 
-    /// Loads a machine's profile: `None` if no profile is stored, or the stored one belongs to another
-    /// machine.
+    /// Loads a machine's profile: `None` if no profile is stored, or the stored one belongs to another machine.
     ///
     /// # Errors
     /// [`ProfileError::File`], [`ProfileError::Text`].
@@ -152,8 +151,8 @@ fn machine_of(mapping: &Mapping) -> Machine {
     }
 }
 
-/// Returns the costs of copies between this process and `mapping`, on `gpu`: the user's profile for this
-/// machine, or the built-in costs if there is none. Nothing is measured.
+/// Returns the costs of copies between this process and `mapping`, on `gpu`: the user's profile for this machine, or
+/// the built-in costs if there is none. Nothing is measured.
 ///
 /// # Errors
 /// [`ProfileError`] if a profile exists but cannot be used.

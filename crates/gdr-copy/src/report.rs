@@ -65,8 +65,8 @@ pub struct RouteReport {
 pub struct Bar1 {
     /// The size.
     pub total: u64,
-    /// The part that no process has mapped. On GPUs whose BAR1 permanently maps all of the memory ("static
-    /// BAR1"), mappings take no space, and this does not change.
+    /// The part that no process has mapped. On GPUs whose BAR1 permanently maps all of the memory ("static BAR1"),
+    /// mappings take no space, and this does not change.
     pub free: u64,
 }
 

@@ -72,8 +72,8 @@ impl Arena {
     /// Checks that `range` holds `data` and all other bytes the pattern, then restores the pattern.
     #[track_caller]
     fn check_and_restore(&mut self, range: Range<usize>, data: &[u8], what: impl Fn() -> String) {
-        // SAFETY: the bytes are mapped, initialised, and not accessed otherwise until the end of
-        // this function, which has `&mut self`.
+        // SAFETY: the bytes are mapped, initialised, and not accessed otherwise until the end of this function, which
+        // has `&mut self`.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.start, self.pattern.len()) };
         let checks = [
             (bytes[range.clone()] == *data, "wrong bytes copied"),

@@ -13,13 +13,12 @@ use crate::gpu::Gpu;
 use crate::host_buffer::HostBuffer;
 use crate::pointer::{DevicePtr, Family, PointerKind};
 
-/// Device memory: either a separate allocation, which is freed once this value is dropped and all
-/// queued work that uses it has completed, or memory that another library allocated
-/// ([`DeviceBuffer::from_owner`], [`DeviceBuffer::borrowed`]).
+/// Device memory: either a separate allocation, which is freed once this value is dropped and all queued work that uses
+/// it has completed, or memory that another library allocated ([`DeviceBuffer::from_owner`],
+/// [`DeviceBuffer::borrowed`]).
 ///
-/// Reads and writes use the driver's copies. These are synchronous and run on the default stream,
-/// so they do not wait for work on a [`crate::Stream`]. Two copies that overlap in time may
-/// interleave.
+/// Reads and writes use the driver's copies. These are synchronous and run on the default stream, so they do not wait
+/// for work on a [`crate::Stream`]. Two copies that overlap in time may interleave.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     allocation: Arc<Allocation>,
@@ -39,8 +38,7 @@ pub(crate) struct Allocation {
 enum Owner {
     /// The driver that allocated it.
     Driver,
-    /// The value that owns the memory and frees it when dropped. Never locked: the mutex makes it
-    /// `Sync`.
+    /// The value that owns the memory and frees it when dropped. Never locked: the mutex makes it `Sync`.
     Other(
         #[expect(dead_code, reason = "kept only to be dropped later")] Mutex<Box<dyn Any + Send>>,
     ),
@@ -68,15 +66,13 @@ impl DeviceBuffer {
         })
     }
 
-    /// Wraps `len` bytes at `ptr` that another library allocated (the CUDA runtime, PyTorch,
-    /// cudarc, NCCL), and keeps `owner` until the memory is no longer used. Such a buffer is
-    /// copied, exported, pinned and registered like any other. It never frees the memory itself;
-    /// dropping `owner` does.
+    /// Wraps `len` bytes at `ptr` that another library allocated (the CUDA runtime, PyTorch, cudarc, NCCL), and keeps
+    /// `owner` until the memory is no longer used. Such a buffer is copied, exported, pinned and registered like any
+    /// other. It never frees the memory itself; dropping `owner` does.
     ///
-    /// `owner` is any value whose drop releases the memory: a reference-counted tensor, a cudarc
-    /// `CudaSlice`, a guard that calls `ncclMemFree`. It is dropped after this value, the streams
-    /// with work queued on it, and the memory regions and pins made from it, on the thread that
-    /// drops the last of them.
+    /// `owner` is any value whose drop releases the memory: a reference-counted tensor, a cudarc `CudaSlice`, a guard
+    /// that calls `ncclMemFree`. It is dropped after this value, the streams with work queued on it, and the memory
+    /// regions and pins made from it, on the thread that drops the last of them.
     ///
     /// The range is checked only here: it must lie in one allocation on `gpu`, or in adjacent VMM mappings. The context
     /// in which it was allocated does not matter.
@@ -90,8 +86,8 @@ impl DeviceBuffer {
     /// or register that work with the allocator (`record_stream`).
     ///
     /// # Errors
-    /// [`Error::UnknownPointer`], [`Error::NotDeviceMemory`], [`Error::OtherDevice`],
-    /// [`Error::PastAllocation`]; the driver's errors. In these cases `owner` is dropped.
+    /// [`Error::UnknownPointer`], [`Error::NotDeviceMemory`], [`Error::OtherDevice`], [`Error::PastAllocation`]; the
+    /// driver's errors. In these cases `owner` is dropped.
     ///
     /// # Safety
     /// - The memory stays allocated, and mapped at these addresses, until `owner` is dropped.
@@ -165,8 +161,8 @@ impl DeviceBuffer {
         unsafe { Self::from_owner(gpu, ptr, len, ()) }
     }
 
-    /// Like [`DeviceBuffer::borrowed`], but limited to the allocation in which the range begins: a
-    /// range that was rounded up to whole pages may extend past it.
+    /// Like [`DeviceBuffer::borrowed`], but limited to the allocation in which the range begins: a range that was
+    /// rounded up to whole pages may extend past it.
     ///
     /// # Safety
     /// Same as [`DeviceBuffer::borrowed`], for that part.
@@ -201,8 +197,8 @@ impl DeviceBuffer {
         self.allocation.raw.kind
     }
 
-    /// Returns whether this value allocated the memory, which then exists as long as the value
-    /// does. Another library's memory exists as long as that library's promise holds.
+    /// Returns whether this value allocated the memory, which then exists as long as the value does. Another library's
+    /// memory exists as long as that library's promise holds.
     pub fn is_allocation(&self) -> bool {
         matches!(self.allocation.owner, Owner::Driver)
     }
@@ -295,9 +291,9 @@ impl DeviceBuffer {
         driver.synchronize_copies(device, self.ptr())
     }
 
-    /// Flushes other devices' writes: writes that have arrived in this GPU's memory are visible to
-    /// later reads on the GPU when this returns (`cuFlushGPUDirectRDMAWrites`). Not required if the
-    /// GPU orders such writes itself ([`RemoteWrites`](crate::RemoteWrites)).
+    /// Flushes other devices' writes: writes that have arrived in this GPU's memory are visible to later reads on the
+    /// GPU when this returns (`cuFlushGPUDirectRDMAWrites`). Not required if the GPU orders such writes itself
+    /// ([`RemoteWrites`](crate::RemoteWrites)).
     ///
     /// # Errors
     /// The driver's errors, if it does not support this.
@@ -399,8 +395,8 @@ impl Drop for Allocation {
             return;
         }
         let driver = self.gpu.driver();
-        // SAFETY: `raw` is from this driver, and this value alone owns it. Safe methods of `Stream` keep
-        // an `Arc` of it until their work is complete; callers of `Stream::launch` promise the same.
+        // SAFETY: `raw` is from this driver, and this value alone owns it. Safe methods of `Stream` keep an `Arc` of it
+        // until their work is complete; callers of `Stream::launch` promise the same.
         let freed = unsafe {
             if *self.unwaited.get_mut() {
                 driver.free_unwaited(&self.raw)

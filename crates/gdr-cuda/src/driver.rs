@@ -260,8 +260,8 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Frees an allocation of [`Driver::allocate_host`] or [`Driver::register_host`].
     ///
     /// # Safety
-    /// `allocation` came from this driver and `device`, has not been freed, and neither the CPU
-    /// nor queued work uses it.
+    /// `allocation` came from this driver and `device`, has not been freed, and neither the CPU nor queued work uses
+    /// it.
     unsafe fn free_host(&self, device: Ordinal, allocation: &RawHostAllocation) -> Result<()>;
 
     /// Creates a stream that does not synchronize with the default stream.
@@ -282,8 +282,7 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Copies host memory to the device and returns when the copy is complete (`cuMemcpyHtoD`).
     ///
     /// # Safety
-    /// `src` is readable for `len` bytes; `dst..dst+len` lies in one allocation that the
-    /// caller may overwrite.
+    /// `src` is readable for `len` bytes; `dst..dst+len` lies in one allocation that the caller may overwrite.
     unsafe fn copy_to_device(
         &self,
         device: Ordinal,
@@ -307,8 +306,8 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Queues a copy of page-locked host memory to the device (`cuMemcpyHtoDAsync`).
     ///
     /// # Safety
-    /// `src` is readable for `len` bytes of page-locked memory and `dst..dst+len` lies in one
-    /// allocation that the caller may overwrite; both exist until the stream is idle.
+    /// `src` is readable for `len` bytes of page-locked memory and `dst..dst+len` lies in one allocation that the
+    /// caller may overwrite; both exist until the stream is idle.
     unsafe fn queue_copy_to_device(
         &self,
         stream: RawStream,
@@ -320,8 +319,8 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Queues a copy of device memory to page-locked host memory (`cuMemcpyDtoHAsync`).
     ///
     /// # Safety
-    /// `dst` is writable for `len` bytes of page-locked memory and `src..src+len` lies in one
-    /// allocation; both exist until the stream is idle.
+    /// `dst` is writable for `len` bytes of page-locked memory and `src..src+len` lies in one allocation; both exist
+    /// until the stream is idle.
     unsafe fn queue_copy_from_device(
         &self,
         stream: RawStream,
@@ -333,8 +332,8 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Queues a copy from device memory to device memory (`cuMemcpyDtoDAsync`).
     ///
     /// # Safety
-    /// `dst..dst+len` and `src..src+len` lie in one allocation each, on the stream's device or opened for it,
-    /// exist until the stream is idle and do not overlap; the caller may overwrite the former.
+    /// `dst..dst+len` and `src..src+len` lie in one allocation each, on the stream's device or opened for it, exist
+    /// until the stream is idle and do not overlap; the caller may overwrite the former.
     unsafe fn queue_copy_on_device(
         &self,
         stream: RawStream,
@@ -370,16 +369,14 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Queues a fill of `len` bytes with `value` (`cuMemsetD8Async`).
     ///
     /// # Safety
-    /// `dst..dst+len` lies in one allocation that exists until the stream is idle and that the
-    /// caller may overwrite.
+    /// `dst..dst+len` lies in one allocation that exists until the stream is idle and that the caller may overwrite.
     unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()>;
 
     /// Queues a kernel.
     ///
     /// # Safety
-    /// Every address in `launch` lies, with the length that the kernel's documentation states,
-    /// in memory that exists until the stream is idle and that the caller may overwrite where the
-    /// kernel writes.
+    /// Every address in `launch` lies, with the length that the kernel's documentation states, in memory that exists
+    /// until the stream is idle and that the caller may overwrite where the kernel writes.
     unsafe fn launch(&self, stream: RawStream, launch: &Launch) -> Result<()>;
 }
 

@@ -28,8 +28,8 @@ impl Gpu {
     /// Opens the GPU with this number. Initializes the driver.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`]; the driver's errors, if it cannot be initialized
-    /// (`CUDA_ERROR_NO_DEVICE` if there is no GPU).
+    /// [`Error::NoSuchDevice`]; the driver's errors, if it cannot be initialized (`CUDA_ERROR_NO_DEVICE` if there is no
+    /// GPU).
     pub fn open(driver: Arc<dyn Driver>, ordinal: Ordinal) -> Result<Self> {
         let devices = driver.devices()?;
         let count = devices.len() as u32;
@@ -72,8 +72,7 @@ impl Gpu {
         DeviceBuffer::allocate(self.clone(), kind, len)
     }
 
-    /// Allocates `len` bytes of page-locked host memory, with undefined contents, that this GPU can
-    /// read and write.
+    /// Allocates `len` bytes of page-locked host memory, with undefined contents, that this GPU can read and write.
     ///
     /// # Errors
     /// The driver's errors: `CUDA_ERROR_OUT_OF_MEMORY`; `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
@@ -81,9 +80,9 @@ impl Gpu {
         HostBuffer::allocate(self.clone(), len)
     }
 
-    /// Like [`Gpu::allocate_host`], but the CPU can access the memory until the value is dropped,
-    /// even after the program has destroyed the context (`cudaDeviceReset`). This is for threads
-    /// that read it while another library owns the GPU. The length is rounded up to pages.
+    /// Like [`Gpu::allocate_host`], but the CPU can access the memory until the value is dropped, even after the
+    /// program has destroyed the context (`cudaDeviceReset`). This is for threads that read it while another library
+    /// owns the GPU. The length is rounded up to pages.
     ///
     /// # Errors
     /// Same as [`Gpu::allocate_host`]; [`Error::Os`](crate::Error::Os).
@@ -95,9 +94,8 @@ impl Gpu {
     /// allocated until the returned value is dropped and the work queued with it has completed.
     ///
     /// # Errors
-    /// [`Error::OwnExport`] for memory of this process, except in the simulation;
-    /// [`Error::FalseExport`] if the memory is shorter than `export` specifies; the driver's errors:
-    /// `CUDA_ERROR_INVALID_VALUE` for an invalid handle.
+    /// [`Error::OwnExport`] for memory of this process, except in the simulation; [`Error::FalseExport`] if the memory
+    /// is shorter than `export` specifies; the driver's errors: `CUDA_ERROR_INVALID_VALUE` for an invalid handle.
     pub fn import(
         &self,
         export: &DeviceExport,

@@ -147,8 +147,8 @@ impl GuardedCopy {
         }
     }
 
-    /// Returns whether all blocks have ended, so that the words can be used for the next copy. A
-    /// cancelled copy ends when the GPU reaches its kernel.
+    /// Returns whether all blocks have ended, so that the words can be used for the next copy. A cancelled copy ends
+    /// when the GPU reaches its kernel.
     pub fn has_ended(&self) -> bool {
         self.states().all(|state| matches!(state, COPIED | SKIPPED))
     }

@@ -154,9 +154,8 @@ impl HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         let device = self.gpu.info().ordinal;
-        // SAFETY: `raw` is from this driver and device, and this value alone owns it. Queued copies of
-        // `Stream` keep an `Arc` of this value until they are complete; callers of `Stream::launch`
-        // promise the same.
+        // SAFETY: `raw` is from this driver and device, and this value alone owns it. Queued copies of `Stream` keep an
+        // `Arc` of this value until they are complete; callers of `Stream::launch` promise the same.
         if let Err(error) = unsafe { self.gpu.driver().free_host(device, &self.raw) } {
             tracing::debug!(ptr = %self.raw.gpu, %error, "freeing page-locked memory failed");
         }

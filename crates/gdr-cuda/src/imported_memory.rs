@@ -65,8 +65,8 @@ impl ImportedMemory {
 
 impl Drop for ImportedMemory {
     fn drop(&mut self) {
-        // SAFETY: `raw` is from this driver, and this value alone owns it. `Stream` keeps an `Arc` of it until
-        // its work is complete.
+        // SAFETY: `raw` is from this driver, and this value alone owns it. `Stream` keeps an `Arc` of it until its work
+        // is complete.
         if let Err(error) = unsafe { self.gpu.driver().close_export(&self.raw) } {
             tracing::debug!(%error, "closing memory of another process failed");
         }

@@ -26,8 +26,8 @@ pub enum Launch {
         /// The seed of the pattern.
         seed: u32,
     },
-    /// Compares `words` 32-bit words at `src` with the pattern of `seed` and writes a
-    /// [`VerifyReport`] (4 64-bit words) to `report`.
+    /// Compares `words` 32-bit words at `src` with the pattern of `seed` and writes a [`VerifyReport`] (4 64-bit words)
+    /// to `report`.
     Verify {
         /// 4-byte aligned.
         src: DevicePtr,
@@ -77,8 +77,7 @@ pub enum Launch {
     /// Copies the pieces in a table, one piece per block. An entry consists of a piece's address, its offset from
     /// `dst`, and its length, 64 bits each.
     Gather {
-        /// 8-byte aligned, 24 bytes for each block. The table must be filled when the kernel is
-        /// launched.
+        /// 8-byte aligned, 24 bytes for each block. The table must be filled when the kernel is launched.
         table: DevicePtr,
         /// The number of entries, at least 1.
         blocks: u32,
@@ -116,10 +115,10 @@ pub enum Launch {
         /// ([`Direction::CpuToGpu`]).
         mismatches: DevicePtr,
     },
-    /// Serves the requests that the CPU writes to `request`, one after another. Each request pushes
-    /// some device memory to `lines`. For every 8 bytes the kernel writes a line of four 32-bit
-    /// words: the first 4 bytes, the request's number, the other 4 bytes, the number again. Each
-    /// half of a line arrives whole, so the CPU finds the number next to bytes that belong to it.
+    /// Serves the requests that the CPU writes to `request`, one after another. Each request pushes some device memory
+    /// to `lines`. For every 8 bytes the kernel writes a line of four 32-bit words: the first 4 bytes, the request's
+    /// number, the other 4 bytes, the number again. Each half of a line arrives whole, so the CPU finds the number next
+    /// to bytes that belong to it.
     ///
     /// The kernel ends when no request has arrived for `idle_ns`, when `life_ns` have passed since its start, or after
     /// the word 0. It then writes `launch` to `left`, after all lines. It needs a Volta or later GPU.
@@ -136,8 +135,8 @@ pub enum Launch {
         capacity: u64,
         /// 4-byte aligned page-locked memory.
         left: DevicePtr,
-        /// The number of the last request that an earlier kernel served, which this kernel does not
-        /// serve again; 0 if none was served before.
+        /// The number of the last request that an earlier kernel served, which this kernel does not serve again; 0 if
+        /// none was served before.
         last: u32,
         /// The value that `left` gets when the kernel ends.
         launch: u32,

@@ -1,18 +1,18 @@
 //! The CUDA driver, loaded at run time, and a simulated GPU with the same interface.
 //!
-//! The [`Driver`] trait covers the GPU operations that this workspace uses. [`Cuda`] implements it
-//! with NVIDIA's `libcuda.so.1`, which is loaded at run time; a missing library is an [`Error`].
-//! [`SimDriver`] implements it with memory of this process, and with threads for streams, so that
-//! everything above can be developed and tested without a GPU.
+//! The [`Driver`] trait covers the GPU operations that this workspace uses. [`Cuda`] implements it with NVIDIA's
+//! `libcuda.so.1`, which is loaded at run time; a missing library is an [`Error`]. [`SimDriver`] implements it with
+//! memory of this process, and with threads for streams, so that everything above can be developed and tested without a
+//! GPU.
 //!
-//! This is not a general CUDA binding: it has no user kernels, textures, graphs or peer copies. It
-//! supports all kinds of memory, queries about addresses, handles to share memory with other devices
-//! and processes, and a few kernels ([`Launch`]) that verify data.
+//! This is not a general CUDA binding: it has no user kernels, textures, graphs or peer copies. It supports all kinds
+//! of memory, queries about addresses, handles to share memory with other devices and processes, and a few kernels
+//! ([`Launch`]) that verify data.
 //!
-//! [`open_driver`] opens the driver that the environment selects. A [`Gpu`] is one of its devices, and
-//! creates [`DeviceBuffer`]s, [`HostBuffer`]s and [`Stream`]s, which own their memory and check every
-//! range. [`DeviceBuffer::from_owner`] wraps memory from other libraries (PyTorch, cudarc, NCCL). Only
-//! `unsafe` functions take raw addresses ([`DevicePtr`]).
+//! [`open_driver`] opens the driver that the environment selects. A [`Gpu`] is one of its devices, and creates
+//! [`DeviceBuffer`]s, [`HostBuffer`]s and [`Stream`]s, which own their memory and check every range.
+//! [`DeviceBuffer::from_owner`] wraps memory from other libraries (PyTorch, cudarc, NCCL). Only `unsafe` functions take
+//! raw addresses ([`DevicePtr`]).
 //!
 //! ```
 //! use std::time::Duration;

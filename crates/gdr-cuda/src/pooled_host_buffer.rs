@@ -76,8 +76,7 @@ impl Unused {
 }
 
 impl PooledHostBuffer {
-    /// Returns `len` bytes that `gpu` can read and write, from the pool if it has memory of this
-    /// length.
+    /// Returns `len` bytes that `gpu` can read and write, from the pool if it has memory of this length.
     ///
     /// # Errors
     /// Same as [`Gpu::allocate_host`].

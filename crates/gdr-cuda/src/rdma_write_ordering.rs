@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// The observers to which writes by another device (a NIC, by GPUDirect RDMA) are visible in order
-/// without a flush: an observer that sees the last write sees all of them
-/// (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`, CUDA 11.3).
+/// The observers to which writes by another device (a NIC, by GPUDirect RDMA) are visible in order without a flush: an
+/// observer that sees the last write sees all of them (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`, CUDA
+/// 11.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WritesOrdering {
     /// No observer, or a driver that is too old to report it.

@@ -134,8 +134,7 @@ impl Stream {
         self.wait_for("the fill", limit)
     }
 
-    /// Writes the first `words` words of the pattern of `seed` ([`crate::pattern_word`]) to
-    /// `offset`, a multiple of 4.
+    /// Writes the first `words` words of the pattern of `seed` ([`crate::pattern_word`]) to `offset`, a multiple of 4.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] or [`Error::Misaligned`], with nothing written; [`Error::ForeignBuffer`],
@@ -191,9 +190,8 @@ impl Stream {
             report: report.ptr(),
         };
         self.queue(&[buffer, &report], |driver| {
-            // SAFETY: `words` words of the buffer at an aligned address, and a fresh report of
-            // the right length (drivers align allocations to 256 bytes at least); `queue` keeps
-            // both allocated.
+            // SAFETY: `words` words of the buffer at an aligned address, and a fresh report of the right length
+            // (drivers align allocations to 256 bytes at least); `queue` keeps both allocated.
             unsafe { driver.launch(self.raw, &launch) }
         })?;
         self.wait_for("the pattern check", limit)?;
@@ -501,9 +499,8 @@ impl Stream {
     /// The driver's errors.
     ///
     /// # Safety
-    /// Every address in `launch` lies, with the length that the kernel's documentation states, in
-    /// memory of this stream's driver that exists until the stream is idle, and that the caller may
-    /// overwrite where the kernel writes.
+    /// Every address in `launch` lies, with the length that the kernel's documentation states, in memory of this
+    /// stream's driver that exists until the stream is idle, and that the caller may overwrite where the kernel writes.
     pub unsafe fn launch(&self, launch: &Launch) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.gpu.driver().launch(self.raw, launch) }

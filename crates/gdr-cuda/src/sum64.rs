@@ -33,8 +33,8 @@ impl Sum64 {
         sum
     }
 
-    /// Adds the bytes at `offset`, a multiple of 8. Only the last bytes of the content may have a
-    /// length that is not a multiple of 8.
+    /// Adds the bytes at `offset`, a multiple of 8. Only the last bytes of the content may have a length that is not a
+    /// multiple of 8.
     pub fn add(&mut self, offset: u64, bytes: &[u8]) {
         debug_assert!(offset.is_multiple_of(8), "words begin at multiples of 8");
         let (words, rest) = bytes.as_chunks();

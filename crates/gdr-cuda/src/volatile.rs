@@ -1,5 +1,4 @@
-//! Copies between Rust memory and memory that a GPU, a NIC, another thread or another mapping may use
-//! at the same time.
+//! Copies between Rust memory and memory that a GPU, a NIC, another thread or another mapping may use at the same time.
 //!
 //! Such memory never belongs to a Rust allocation (the Linux kernel or the GPU driver mapped it), and no reference to
 //! its bytes is ever created. Bytes are copied by volatile accesses: a concurrent writer can tear the data that is
@@ -44,8 +43,8 @@ pub unsafe fn write(dst: *mut u8, bytes: &[u8]) {
     let body = unsafe { dst.add(head.len()) };
     let (words, tail) = rest.as_chunks::<WORD>();
     for (i, word) in words.iter().enumerate() {
-        // SAFETY: inside the range, and 8-byte aligned because `head` ends at an aligned address
-        // whenever anything follows it.
+        // SAFETY: inside the range, and 8-byte aligned because `head` ends at an aligned address whenever anything
+        // follows it.
         unsafe { ptr::write_volatile(body.cast::<u64>().add(i), u64::from_ne_bytes(*word)) };
     }
     for (i, byte) in tail.iter().enumerate() {
@@ -84,8 +83,8 @@ pub unsafe fn read(src: *const u8, bytes: &mut [u8]) {
     let body = unsafe { src.add(head.len()) };
     let (words, tail) = rest.as_chunks_mut::<WORD>();
     for (i, word) in words.iter_mut().enumerate() {
-        // SAFETY: inside the range, and 8-byte aligned because `head` ends at an aligned address
-        // whenever anything follows it.
+        // SAFETY: inside the range, and 8-byte aligned because `head` ends at an aligned address whenever anything
+        // follows it.
         *word = unsafe { ptr::read_volatile(body.cast::<u64>().add(i)) }.to_ne_bytes();
     }
     let done = words.len() * WORD;
@@ -127,8 +126,8 @@ mod tests {
                 let memory = UnsafeCell::new([0_u64; 8]);
                 let start = memory.get().cast::<u8>();
                 let mut back = [0; 40];
-                // SAFETY: `offset + len` is at most 56 of the cell's 64 bytes. The cell stands for
-                // memory outside of Rust: only this function accesses it, by its raw pointer.
+                // SAFETY: `offset + len` is at most 56 of the cell's 64 bytes. The cell stands for memory outside of
+                // Rust: only this function accesses it, by its raw pointer.
                 unsafe {
                     write(start.add(offset), &source[..len]);
                     read(start.add(offset), &mut back[..len]);

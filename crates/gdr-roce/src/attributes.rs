@@ -153,8 +153,8 @@ pub struct RtsAttributes {
 
 /// The state of a queue pair.
 ///
-/// The order is RESET, INIT, RTR, RTS. RTS can change to SQD and back. Every state but RESET can change
-/// to ERR, and every state to RESET.
+/// The order is RESET, INIT, RTR, RTS. RTS can change to SQD and back. Every state but RESET can change to ERR, and
+/// every state to RESET.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
     /// Initial state: nothing can be posted.

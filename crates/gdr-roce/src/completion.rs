@@ -126,8 +126,7 @@ pub enum Event {
     CommunicationEstablished,
     /// `QP_REQ_ERR`: the peer sent an invalid request; the queue pair is in ERR.
     InvalidRequest,
-    /// `QP_ACCESS_ERR`: the peer sent a request with a wrong key, range or permission; the queue
-    /// pair is in ERR.
+    /// `QP_ACCESS_ERR`: the peer sent a request with a wrong key, range or permission; the queue pair is in ERR.
     AccessViolation,
     /// `QP_LAST_WQE_REACHED`: a queue pair with a [`SharedReceiveQueue`](crate::SharedReceiveQueue) is in ERR and will
     /// consume no more receives.

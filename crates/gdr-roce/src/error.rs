@@ -15,8 +15,7 @@ pub enum PostError {
     /// The message is longer than [`MAX_MESSAGE`](crate::MAX_MESSAGE).
     #[error("post: a message of {0} bytes is too long; split it ({max} at most)", max = crate::MAX_MESSAGE)]
     TooLong(u64),
-    /// There are more inline bytes than
-    /// [`max_inline`](crate::Capabilities::max_inline).
+    /// There are more inline bytes than [`max_inline`](crate::Capabilities::max_inline).
     #[error("post: {len} inline bytes are more than {max}; use segments")]
     #[allow(missing_docs, reason = "the names say it")]
     InlineTooLong { len: usize, max: u32 },
@@ -26,8 +25,7 @@ pub enum PostError {
     /// The segments of an atomic request are not eight bytes long.
     #[error("post: an atomic returns 8 bytes, but the segments have {0}; post 8 bytes")]
     AtomicLength(u64),
-    /// The queue pair takes its receives from a
-    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue).
+    /// The queue pair takes its receives from a [`SharedReceiveQueue`](crate::SharedReceiveQueue).
     #[error("post: the queue pair has no receive queue of its own; post to the shared one")]
     SharedReceives,
     /// The queue pair is connected with a `max_rd_atomic` of 0.

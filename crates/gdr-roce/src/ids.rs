@@ -45,8 +45,8 @@ impl PartitionKey {
     /// Full membership of the default partition, usually the only one in a RoCE network.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// Returns whether ports with these keys may communicate: they are in the same partition, and
-    /// at least one is a full member.
+    /// Returns whether ports with these keys may communicate: they are in the same partition, and at least one is a
+    /// full member.
     pub const fn matches(self, other: Self) -> bool {
         self.0 & 0x7fff == other.0 & 0x7fff && (self.0 | other.0) & 0x8000 != 0
     }

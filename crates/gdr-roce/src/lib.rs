@@ -108,8 +108,7 @@
 //! Datagrams guarantee only that a packet with the right queue key is written to the segments of one receive and
 //! nowhere else, and that each receive completes at most once.
 //!
-//! The rules follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annexes
-//! A16 and A17 (RoCE).
+//! The rules follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annexes A16 and A17 (RoCE).
 
 #![warn(clippy::disallowed_methods)]
 #![forbid(unsafe_code)]

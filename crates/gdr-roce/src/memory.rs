@@ -127,8 +127,7 @@ pub trait Memory {
     ///
     /// # Errors
     ///
-    /// As for [`check`](Self::check); needs `REMOTE_WRITE` for a [`Key::Remote`], `LOCAL_WRITE`
-    /// for a [`Key::Local`].
+    /// As for [`check`](Self::check); needs `REMOTE_WRITE` for a [`Key::Remote`], `LOCAL_WRITE` for a [`Key::Local`].
     fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError>;
 
     /// Copies the bytes at `from` to `addr`. The wire that received [`Contents::At`](crate::Contents::At) and the owner

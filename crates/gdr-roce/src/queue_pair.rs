@@ -101,9 +101,8 @@ impl QueuePair {
     /// It supports only SEND and WRITE, which complete once their last packet is sent. Nothing is acknowledged or
     /// retransmitted. A message is dropped if one of its packets is lost, if it is not permitted or does not fit, or if
     /// it needs a receive and none is posted; if it had already taken a receive, the next message uses that. A receive
-    /// whose segments are not registered completes with
-    /// [`WcStatus::LocalProtection`], and the queue pair enters ERR. A send request
-    /// with such segments completes with the same status, and the queue pair enters SQE.
+    /// whose segments are not registered completes with [`WcStatus::LocalProtection`], and the queue pair enters ERR. A
+    /// send request with such segments completes with the same status, and the queue pair enters SQE.
     ///
     /// Attributes in [`RtrAttributes`] and [`RtsAttributes`] that limit READs or control acknowledgements and retries
     /// have no effect.
@@ -402,8 +401,7 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// See [`PostError`]; in RESET, [`PostError::State`]; with a shared receive queue,
-    /// [`PostError::SharedReceives`].
+    /// See [`PostError`]; in RESET, [`PostError::State`]; with a shared receive queue, [`PostError::SharedReceives`].
     pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         if self.state == State::Reset {
             return Err(PostError::State(self.state));

@@ -73,8 +73,8 @@ pub(crate) fn check(
     })
 }
 
-/// Copies the bytes at `offset` to `out`. Fails with [`AccessError::OutOfRange`] if the segments
-/// end before `out` is full.
+/// Copies the bytes at `offset` to `out`. Fails with [`AccessError::OutOfRange`] if the segments end before `out` is
+/// full.
 pub(crate) fn gather(
     memory: &mut dyn Memory,
     segments: &[Segment],
@@ -94,8 +94,8 @@ pub(crate) fn gather(
     }
 }
 
-/// Stores `contents` at `offset`. Fails with [`AccessError::OutOfRange`] if the segments end before
-/// all bytes are stored.
+/// Stores `contents` at `offset`. Fails with [`AccessError::OutOfRange`] if the segments end before all bytes are
+/// stored.
 pub(crate) fn scatter(
     memory: &mut dyn Memory,
     segments: &[Segment],

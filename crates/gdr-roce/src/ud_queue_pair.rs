@@ -214,8 +214,7 @@ impl<A: Copy> UdQueuePair<A> {
     ///
     /// # Errors
     ///
-    /// See [`PostError`]; in RESET, [`PostError::State`]; with a shared receive queue,
-    /// [`PostError::SharedReceives`].
+    /// See [`PostError`]; in RESET, [`PostError::State`]; with a shared receive queue, [`PostError::SharedReceives`].
     pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         self.queues.post_recv(request)
     }

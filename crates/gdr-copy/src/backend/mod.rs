@@ -102,8 +102,8 @@ pub(crate) trait Pin: Send + Sync + Debug {
         Ok(false)
     }
 
-    /// Maps the first `len` bytes from [`Pin::va`] on; `len` is a multiple of the host page and
-    /// no more than [`Pin::len`].
+    /// Maps the first `len` bytes from [`Pin::va`] on; `len` is a multiple of the host page and no more than
+    /// [`Pin::len`].
     fn map(&self, len: u64, caching: Option<Caching>) -> Result<BarMapping>;
 }
 

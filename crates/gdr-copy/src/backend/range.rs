@@ -14,8 +14,8 @@ pub(crate) struct Located {
     pub(crate) info: PointerInfo,
 }
 
-/// Small allocations start at multiples of this (CUDA C++ Programming Guide, "Device Memory
-/// Accesses": at least 256 bytes).
+/// Small allocations start at multiples of this (CUDA C++ Programming Guide, "Device Memory Accesses": at least 256
+/// bytes).
 const SMALL_STEP: u64 = 256;
 
 /// Queries the driver about an address: [`gdr_cuda::Driver::pointer_info`].
@@ -53,8 +53,8 @@ pub(crate) fn locate(look: LookUp<'_>, request: &PinRequest) -> Result<Located> 
     Err(refusal)
 }
 
-/// Returns whether the range may begin before its allocation: its first address is unallocated, or
-/// in another, shorter allocation.
+/// Returns whether the range may begin before its allocation: its first address is unallocated, or in another, shorter
+/// allocation.
 fn may_begin_later(refusal: &Error) -> bool {
     matches!(
         refusal,

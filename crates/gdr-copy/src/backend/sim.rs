@@ -1,7 +1,7 @@
 //! The simulated GPU: mmap of the allocation's memfd.
 //!
-//! Mappings are reported as write-combined, as a real GPU's are on x86, so the same copy routines
-//! run; the memory itself is ordinary.
+//! Mappings are reported as write-combined, as a real GPU's are on x86, so the same copy routines run; the memory
+//! itself is ordinary.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

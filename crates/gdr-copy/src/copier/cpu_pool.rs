@@ -127,8 +127,8 @@ impl CpuPool {
         }
     }
 
-    /// Calls `work` for each number below `pieces`, on this thread and up to `threads - 1` others,
-    /// and returns when all calls have returned. What the calls wrote is visible to the caller.
+    /// Calls `work` for each number below `pieces`, on this thread and up to `threads - 1` others, and returns when all
+    /// calls have returned. What the calls wrote is visible to the caller.
     ///
     /// # Panics
     /// If a call panicked, after all others have returned.
@@ -136,8 +136,8 @@ impl CpuPool {
         // The caller does pieces as well, so a helper without a piece would be woken for nothing.
         let helpers = usize::from(threads.get() - 1).min(pieces.saturating_sub(1)) as u16;
         let work: *const (dyn Fn(usize) + Sync + '_) = work;
-        // SAFETY: only the lifetime changes. The function is called for pieces below `pieces` only,
-        // and `wait` waits for each of them, so no call is left when this function returns.
+        // SAFETY: only the lifetime changes. The function is called for pieces below `pieces` only, and `wait` waits
+        // for each of them, so no call is left when this function returns.
         let work = Work(unsafe {
             std::mem::transmute::<
                 *const (dyn Fn(usize) + Sync + '_),

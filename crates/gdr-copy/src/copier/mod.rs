@@ -36,17 +36,16 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Copies to and from mapped GPU memory, each on the fastest allowed path.
 ///
 /// # Order
-/// A call returns once its bytes have arrived. As after [`Mapping::write_at`], a kernel launched
-/// afterwards sees what a write stored. A read returns values no older than the call, including
-/// what this thread wrote earlier, whichever paths the writes took. Concurrent calls of several
-/// threads are not ordered. Unlike [`Mapping::write_at`], a write of more than 8 bytes does not
-/// promise any order of its bytes.
+/// A call returns once its bytes have arrived. As after [`Mapping::write_at`], a kernel launched afterwards sees what a
+/// write stored. A read returns values no older than the call, including what this thread wrote earlier, whichever
+/// paths the writes took. Concurrent calls of several threads are not ordered. Unlike [`Mapping::write_at`], a write of
+/// more than 8 bytes does not promise any order of its bytes.
 ///
 /// # The copy engine
-/// Its copies wait neither for the program's kernels nor for its streams, and do not affect its
-/// current context or its stream captures. Before each copy, the allocation is compared with the
-/// one found by [`Copier::new`]. If the memory was freed in between, and perhaps allocated again by
-/// another owner, the call returns [`Error::Freed`] and does not access it.
+/// Its copies wait neither for the program's kernels nor for its streams, and do not affect its current context or its
+/// stream captures. Before each copy, the allocation is compared with the one found by [`Copier::new`]. If the memory
+/// was freed in between, and perhaps allocated again by another owner, the call returns [`Error::Freed`] and does not
+/// access it.
 ///
 /// ```
 /// use std::num::NonZeroU16;
@@ -103,8 +102,8 @@ impl CpuCopy {
     /// Copies a piece.
     ///
     /// # Safety
-    /// The window and the host memory have the bytes of `piece`, the host memory is writable for a
-    /// copy from the GPU, and no other thread accesses these bytes of it.
+    /// The window and the host memory have the bytes of `piece`, the host memory is writable for a copy from the GPU,
+    /// and no other thread accesses these bytes of it.
     unsafe fn copy_piece(&self, piece: Range<u64>) {
         let (at, len) = (piece.start as usize, (piece.end - piece.start) as usize);
         let (routine, caching) = (self.routine, self.caching);
@@ -120,8 +119,8 @@ impl CpuCopy {
 }
 
 impl Copier {
-    /// Copies to and from `mapping`, which begins in `buffer` and may end after it. The calling
-    /// thread makes any copy that does not lie in `buffer`.
+    /// Copies to and from `mapping`, which begins in `buffer` and may end after it. The calling thread makes any copy
+    /// that does not lie in `buffer`.
     ///
     /// # Errors
     /// [`Error::MappedElsewhere`] if the mapping does not begin there; [`Error::Gpu`].
@@ -162,18 +161,16 @@ impl Copier {
         self
     }
 
-    /// Allows short reads through a kernel that stays on the GPU for a while and pushes the bytes
-    /// into host memory. At 4 KiB this takes less than half of the copy engine's time. The planner
-    /// chooses it where it is fastest.
+    /// Allows short reads through a kernel that stays on the GPU for a while and pushes the bytes into host memory. At
+    /// 4 KiB this takes less than half of the copy engine's time. The planner chooses it where it is fastest.
     ///
-    /// A read launches the kernel on its own stream, with 512 threads. The kernel leaves 50 us
-    /// after its last read, and in any case 1 ms after its launch. Until then, calls that wait for
-    /// the whole context (`cudaDeviceSynchronize`, `cudaFree`) also wait for the kernel; the
-    /// program's streams do not. `context` maps the memory for its requests.
+    /// A read launches the kernel on its own stream, with 512 threads. The kernel leaves 50 us after its last read, and
+    /// in any case 1 ms after its launch. Until then, calls that wait for the whole context (`cudaDeviceSynchronize`,
+    /// `cudaFree`) also wait for the kernel; the program's streams do not. `context` maps the memory for its requests.
     ///
     /// # Errors
-    /// [`Error::NoResidentKernel`] for a simulated GPU, a GPU before Volta, or a buffer of more
-    /// than 256 GiB; [`Error::Gpu`]; the errors of [`Context::pin_buffer`].
+    /// [`Error::NoResidentKernel`] for a simulated GPU, a GPU before Volta, or a buffer of more than 256 GiB;
+    /// [`Error::Gpu`]; the errors of [`Context::pin_buffer`].
     pub fn allow_resident_kernel(&mut self, context: &Context) -> Result<()> {
         let allocations = Arc::clone(&self.allocations);
         self.resident = Some(ResidentKernel::new(allocations, context)?);
@@ -290,16 +287,14 @@ impl Copier {
     /// Copies pageable memory according to a plan.
     ///
     /// # Safety
-    /// `host` is valid for reading the bytes of the plan, and for writing them where they come from the
-    /// GPU.
+    /// `host` is valid for reading the bytes of the plan, and for writing them where they come from the GPU.
     unsafe fn copy(&self, plan: &CopyPlan, offset: u64, host: *mut u8) -> Result<()> {
         let len = plan.request().len;
         // Checked before anything is copied: the range may be out of bounds, and a forked child has no window.
         let window = self.window_at(offset, len)?;
         match (plan.path(), &self.engine) {
             (CopyPath::CopyEngine, Some(engine)) => {
-                // Earlier stores leave the CPU before the call that starts the copy, and PCIe keeps
-                // them ahead of it.
+                // Earlier stores leave the CPU before the call that starts the copy, and PCIe keeps them ahead of it.
                 self.mapping.flush();
                 let pageable = PageableCopy {
                     plan,
@@ -328,8 +323,7 @@ impl Copier {
     /// Copies GPU memory at `offset` into `bytes`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Freed`] or [`Error::ForkedChild`], and nothing is read;
-    /// [`Error::Incomplete`].
+    /// [`Error::OutOfRange`], [`Error::Freed`] or [`Error::ForkedChild`], and nothing is read; [`Error::Incomplete`].
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         // SAFETY: an exclusive slice is writable.
         unsafe { self.read_raw(offset, bytes.as_mut_ptr(), bytes.len()) }
@@ -388,8 +382,8 @@ impl Copier {
         self.mapping.window_at(offset, len)
     }
 
-    /// Allocates the streams and the 4 MiB of page-locked memory that copies between pageable
-    /// memory and the copy engine need, so that the first such copy does not have to.
+    /// Allocates the streams and the 4 MiB of page-locked memory that copies between pageable memory and the copy
+    /// engine need, so that the first such copy does not have to.
     ///
     /// # Errors
     /// [`Error::Gpu`].
@@ -402,8 +396,7 @@ impl Copier {
     /// Copies with the threads of `plan`.
     ///
     /// # Safety
-    /// `window` is a part of this mapping, and `host` memory with the plan's length, writable for a
-    /// copy from the GPU.
+    /// `window` is a part of this mapping, and `host` memory with the plan's length, writable for a copy from the GPU.
     unsafe fn copy_by_cpu(&self, plan: &CopyPlan, window: *mut u8, host: *mut u8) {
         let copy = CpuCopy {
             window,
@@ -426,8 +419,7 @@ impl Copier {
         }
     }
 
-    /// Copies `len` bytes of page-locked memory at `host_offset` to `offset`, as
-    /// [`Copier::write_at`] does.
+    /// Copies `len` bytes of page-locked memory at `host_offset` to `offset`, as [`Copier::write_at`] does.
     ///
     /// # Errors
     /// Same as [`Copier::write_at`]; [`Error::Gpu`] for a range outside of `host`.
@@ -442,8 +434,7 @@ impl Copier {
         transfer.wait(self.limit)
     }
 
-    /// Copies `len` bytes at `offset` to page-locked memory at `host_offset`, as [`Copier::read_at`]
-    /// does.
+    /// Copies `len` bytes at `offset` to page-locked memory at `host_offset`, as [`Copier::read_at`] does.
     ///
     /// # Errors
     /// Same as [`Copier::read_at`]; [`Error::Gpu`] for a range outside of `host`.
@@ -458,8 +449,8 @@ impl Copier {
         transfer.wait(self.limit)
     }
 
-    /// Starts a copy of `len` bytes of page-locked memory at `host_offset` to `offset`. If the CPU
-    /// copies them, the transfer is complete on return.
+    /// Starts a copy of `len` bytes of page-locked memory at `host_offset` to `offset`. If the CPU copies them, the
+    /// transfer is complete on return.
     ///
     /// # Errors
     /// Same as [`Copier::write_from`].
@@ -475,8 +466,8 @@ impl Copier {
         self.start(&plan, offset, host, host_offset, len)
     }
 
-    /// Starts a copy of `len` bytes at `offset` to page-locked memory at `host_offset`. If the CPU
-    /// copies them, the transfer is complete on return.
+    /// Starts a copy of `len` bytes at `offset` to page-locked memory at `host_offset`. If the CPU copies them, the
+    /// transfer is complete on return.
     ///
     /// # Errors
     /// Same as [`Copier::read_into`].
@@ -518,8 +509,7 @@ impl Copier {
         host_offset: usize,
         len: usize,
     ) -> Result<Transfer> {
-        // Both ranges are checked before anything starts, so that an error leaves everything
-        // unchanged.
+        // Both ranges are checked before anything starts, so that an error leaves everything unchanged.
         let window = self.mapping.window_at(offset, len)?;
         let memory = host.part(host_offset, len)?;
         let direction = plan.request().direction;

@@ -88,9 +88,8 @@ impl PushedLines {
         (others == 0).then_some(words)
     }
 
-    /// Like [`PushedLines::words`], but with a third of the instructions, so that the loads of more
-    /// lines are in flight at once: the CPU waits for the first load of each cache line that a
-    /// device wrote.
+    /// Like [`PushedLines::words`], but with a third of the instructions, so that the loads of more lines are in flight
+    /// at once: the CPU waits for the first load of each cache line that a device wrote.
     ///
     /// # Safety
     /// Same as [`PushedLines::words`].
@@ -104,9 +103,9 @@ impl PushedLines {
         };
         const EVEN: i32 = 0b10_00_10_00;
 
-        // SAFETY: every x86-64 CPU has SSE2. The memory is the caller's promise; a line is aligned, so
-        // that one load reads it, whole on every CPU with AVX (Intel SDM volume 3, "Guaranteed Atomic
-        // Operations"), and in aligned halves on others.
+        // SAFETY: every x86-64 CPU has SSE2. The memory is the caller's promise; a line is aligned, so that one load
+        // reads it, whole on every CPU with AVX (Intel SDM volume 3, "Guaranteed Atomic Operations"), and in aligned
+        // halves on others.
         unsafe {
             let expected = _mm_set1_epi64x(i64::from(number.get()) << 32);
             let first = self.0.add(at as usize * LINE).cast::<__m128i>();

@@ -1,11 +1,11 @@
 //! Short reads through a kernel that stays on the GPU for a while.
 //!
-//! The CPU writes a request into GPU memory, which the kernel polls. The kernel pushes the bytes
-//! into page-locked memory, with the request's number next to every four bytes. The CPU therefore
-//! finds them without a flag, which the kernel could store only after a round trip over PCIe.
+//! The CPU writes a request into GPU memory, which the kernel polls. The kernel pushes the bytes into page-locked
+//! memory, with the request's number next to every four bytes. The CPU therefore finds them without a flag, which the
+//! kernel could store only after a round trip over PCIe.
 //!
-//! Until the kernel leaves, calls that wait for the whole context also wait for the kernel. The
-//! next read launches it again.
+//! Until the kernel leaves, calls that wait for the whole context also wait for the kernel. The next read launches it
+//! again.
 
 use std::num::NonZeroU16;
 use std::ops::Range;
@@ -214,8 +214,7 @@ impl State {
         self.number = number.get();
         // A single store of an aligned word, so that the kernel never sees part of it.
         self.request.write_at(0, &request.word().to_le_bytes())?;
-        // Checked after the request was stored, because a kernel that is leaving now may have
-        // missed it.
+        // Checked after the request was stored, because a kernel that is leaving now may have missed it.
         if self.has_left()? {
             self.launch(before)?;
         }

@@ -1,7 +1,7 @@
 //! Copies of pageable memory by the copy engine through a ring of page-locked slots.
 //!
-//! While the engine copies some chunks, CPUs copy others between their slots and the pageable
-//! memory. One CPU is slower than the engine, so several CPUs serve a long read.
+//! While the engine copies some chunks, CPUs copy others between their slots and the pageable memory. One CPU is slower
+//! than the engine, so several CPUs serve a long read.
 
 use std::ops::Range;
 use std::ptr;
@@ -20,8 +20,8 @@ use crate::plan::{CopyDirection, CopyPlan};
 const SLOT: usize = 512 << 10;
 /// The number of slots: CPUs copy up to four while the engine copies others.
 const SLOTS: usize = 8;
-/// From this length on, reads use stores that bypass the caches. The caches would not keep the
-/// data, and would load each line before it is overwritten.
+/// From this length on, reads use stores that bypass the caches. The caches would not keep the data, and would load
+/// each line before it is overwritten.
 const UNCACHED: u64 = 16 << 20;
 
 /// Streams, each with a slot of page-locked memory.
@@ -114,8 +114,7 @@ impl<'a> RingCopy<'a> {
             CopyDirection::FromGpu => {
                 if self.arrives(at) {
                     self.copy_by_cpu(at);
-                    // The slot is free. Its next piece is queued at once, so that the engine does
-                    // not wait for a CPU.
+                    // The slot is free. Its next piece is queued at once, so that the engine does not wait for a CPU.
                     self.queue(at + SLOTS);
                 }
             }
@@ -130,13 +129,12 @@ impl<'a> RingCopy<'a> {
         }
     }
 
-    /// Waits for the pieces that no later piece has waited for. If a piece failed, returns the
-    /// error and the number of bytes before that piece, which were copied.
+    /// Waits for the pieces that no later piece has waited for. If a piece failed, returns the error and the number of
+    /// bytes before that piece, which were copied.
     pub(super) fn finish(self) -> Result<(), (u64, Error)> {
         if self.request.plan.request().direction == CopyDirection::ToGpu {
             let end = self.len().min(self.stop.load(Ordering::Relaxed));
-            // Waits only for each slot's last piece: the earlier ones were waited for when their
-            // slots were reused.
+            // Waits only for each slot's last piece: the earlier ones were waited for when their slots were reused.
             for at in end.saturating_sub(SLOTS)..end {
                 self.arrives(at);
             }
@@ -184,8 +182,7 @@ impl<'a> RingCopy<'a> {
         }
     }
 
-    /// Waits until the engine has copied piece `at`. Returns `false` if this piece or an earlier
-    /// one has failed.
+    /// Waits until the engine has copied piece `at`. Returns `false` if this piece or an earlier one has failed.
     fn arrives(&self, at: usize) -> bool {
         let slot = at % SLOTS;
         // Another thread may not have queued the piece yet.

@@ -10,8 +10,8 @@ use super::ring::Ring;
 /// The number of rings that are kept for later copies.
 const MOST_KEPT: usize = 8;
 
-/// A GPU's idle rings. All copiers of the GPU share them, because a program may map hundreds of
-/// buffers. They are freed with the last copier.
+/// A GPU's idle rings. All copiers of the GPU share them, because a program may map hundreds of buffers. They are freed
+/// with the last copier.
 #[derive(Debug, Default)]
 pub(super) struct Rings(Mutex<Vec<Ring>>);
 

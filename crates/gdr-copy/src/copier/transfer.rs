@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 
 /// A copy that may still run, from [`Copier::start_read`] or [`Copier::start_write`].
 ///
-/// Transfers are not ordered with each other. Until one is complete, its GPU memory and host memory
-/// stay allocated, and their contents are undefined. A dropped transfer still runs to its end.
+/// Transfers are not ordered with each other. Until one is complete, its GPU memory and host memory stay allocated, and
+/// their contents are undefined. A dropped transfer still runs to its end.
 ///
 /// [`Copier::start_read`]: super::Copier::start_read
 /// [`Copier::start_write`]: super::Copier::start_write
@@ -62,8 +62,8 @@ impl Transfer {
         Ok(is_complete)
     }
 
-    /// Waits until the copy is complete: a read's bytes are in host memory, a write's bytes in GPU
-    /// memory, visible to kernels that are launched afterwards.
+    /// Waits until the copy is complete: a read's bytes are in host memory, a write's bytes in GPU memory, visible to
+    /// kernels that are launched afterwards.
     ///
     /// # Errors
     /// [`Error::Incomplete`]: the copy failed, or `limit` has passed. In the latter case the copy

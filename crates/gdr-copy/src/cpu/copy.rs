@@ -23,8 +23,7 @@ impl LineBuffer {
 /// naturally aligned powers of two as possible.
 ///
 /// # Safety
-/// The CPU has `A`'s features; the window is mapped and `host` valid for `len` bytes; they do not
-/// overlap.
+/// The CPU has `A`'s features; the window is mapped and `host` valid for `len` bytes; they do not overlap.
 #[inline(always)]
 pub(crate) unsafe fn store<A: Access>(mut window: *mut u8, mut host: *const u8, len: usize) {
     let split = StoreSplit::of(window.addr(), len);
@@ -153,8 +152,7 @@ unsafe fn load_block<A: Access>(host: *mut u8, window: *const u8, len: usize, bl
     }
     A::finish();
     if len != block {
-        // SAFETY: the whole block was loaded into the buffer, the range is inside it, and `host` holds
-        // `len` bytes.
+        // SAFETY: the whole block was loaded into the buffer, the range is inside it, and `host` holds `len` bytes.
         unsafe {
             whole
                 .as_mut_ptr()
@@ -225,8 +223,8 @@ unsafe fn load_span<A: Access>(host: *mut u8, window: *const u8, len: usize) {
     A::finish();
 
     if span.head != 0 {
-        // SAFETY: the whole line was loaded into the buffer, `skip + head` is its size, and the host
-        // range starts with these bytes.
+        // SAFETY: the whole line was loaded into the buffer, `skip + head` is its size, and the host range starts with
+        // these bytes.
         unsafe {
             first_line
                 .as_mut_ptr()
@@ -373,8 +371,8 @@ mod tests {
             for len in 0..=500 {
                 let mut host = [0xEE; 502];
                 let start = window.0.as_ptr().wrapping_add(LINE + offset);
-                // SAFETY: the range is inside `window`, which is whole lines, and `host` holds two
-                // more than the largest `len`.
+                // SAFETY: the range is inside `window`, which is whole lines, and `host` holds two more than the
+                // largest `len`.
                 unsafe { load::<Recorder>(host.as_mut_ptr().add(1), start, len) };
                 let accesses = Recorder::take();
                 let lines = if len == 0 {

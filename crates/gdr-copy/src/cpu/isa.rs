@@ -2,8 +2,8 @@
 
 /// A group of consecutive window lines to load, and their destinations in host memory.
 ///
-/// Line `i` goes to `host + 64 i`, except the first and the last of the group, which have
-/// addresses of their own because the caller may want only a part of them.
+/// Line `i` goes to `host + 64 i`, except the first and the last of the group, which have addresses of their own
+/// because the caller may want only a part of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LineGroup {
     /// The first line, 64-byte aligned.

@@ -1,5 +1,4 @@
-//! Copies between host memory and a window: GPU memory mapped into this process through PCIe BAR1
-//! or a coherent link.
+//! Copies between host memory and a window: GPU memory mapped into this process through PCIe BAR1 or a coherent link.
 //!
 //! A window is not ordinary memory. Usually it is write-combined: stores gather in buffers of one 64-byte line and
 //! leave as PCIe writes, and each load waits for a PCIe read, about a microsecond. The routines here therefore store
@@ -109,8 +108,8 @@ impl core::fmt::Display for Caching {
     }
 }
 
-/// Copies `len` bytes from host memory into a window, so that they are ordered before any later
-/// store of this thread (see the [module page](self)).
+/// Copies `len` bytes from host memory into a window, so that they are ordered before any later store of this thread
+/// (see the [module page](self)).
 ///
 /// # Safety
 /// - `window` is valid for writing `len` bytes, is mapped with `caching` and stays mapped; the window consists of whole
@@ -162,8 +161,8 @@ pub unsafe fn copy_to_unfenced(
 /// register that every x86-64 CPU has, whichever routine is in use.
 ///
 /// # Safety
-/// Same as [`copy_to`]; and `len` is less than 16, or it is 16, the window is write-combined, `window` is a
-/// multiple of 16, and the routine in use [has such a store](Routine::has_store_of_16).
+/// Same as [`copy_to`]; and `len` is less than 16, or it is 16, the window is write-combined, `window` is a multiple of
+/// 16, and the routine in use [has such a store](Routine::has_store_of_16).
 #[inline(always)]
 pub unsafe fn copy_few_to(window: *mut u8, host: *const u8, len: usize) {
     trace::step!(trace::STORE);
@@ -336,8 +335,8 @@ mod tests {
                         let mut window = Lines([0xEE; 512]);
                         let place = window.0.as_mut_ptr().wrapping_add(64 + offset);
                         let mut back = [0xEE; 200];
-                        // SAFETY: the ranges are inside the arrays; the window is whole lines of
-                        // ordinary memory, on which every kind of access is allowed.
+                        // SAFETY: the ranges are inside the arrays; the window is whole lines of ordinary memory, on
+                        // which every kind of access is allowed.
                         unsafe {
                             copy_to(routine, caching, place, data.as_ptr().add(3), len);
                             copy_from(routine, caching, back.as_mut_ptr().add(1), place, len);

@@ -184,8 +184,8 @@ pub(crate) unsafe fn load_words(mut host: *mut u8, mut window: *const u8, mut le
     let before = window.addr().wrapping_neg() % 8;
     if before != 0 && len != 0 {
         let head = before.min(len);
-        // SAFETY: the range's first `head` bytes end at or before the next word boundary, so they
-        // lie in one word, which is inside a mapped line; `head` is at most `len`.
+        // SAFETY: the range's first `head` bytes end at or before the next word boundary, so they lie in one word,
+        // which is inside a mapped line; `head` is at most `len`.
         unsafe {
             load_within_word(host, window, head);
             window = window.add(head);
@@ -203,8 +203,7 @@ pub(crate) unsafe fn load_words(mut host: *mut u8, mut window: *const u8, mut le
         len -= 8;
     }
     if len != 0 {
-        // SAFETY: fewer than eight bytes from a word boundary lie in that word, which is inside a
-        // mapped line.
+        // SAFETY: fewer than eight bytes from a word boundary lie in that word, which is inside a mapped line.
         unsafe { load_within_word(host, window, len) };
     }
 }
@@ -237,8 +236,8 @@ mod tests {
             for len in 0..=40 {
                 for load in [load_exact, load_words] {
                     let mut host = [0xEE; 48];
-                    // SAFETY: the range is inside `window`, which is whole lines, and `host` holds
-                    // one more than `len` bytes.
+                    // SAFETY: the range is inside `window`, which is whole lines, and `host` holds one more than `len`
+                    // bytes.
                     unsafe { load(host.as_mut_ptr().add(1), window.0.as_ptr().add(offset), len) };
                     assert_eq!(host[1..=len], window.0[offset..offset + len]);
                     assert!(host[0] == 0xEE && host[len + 1..].iter().all(|&byte| byte == 0xEE));

@@ -377,8 +377,7 @@ impl Job {
             let from = self.offset + piece.start;
             ring.stream
                 .queue_read(buffer, from, memory, place, len as usize)?;
-            // Queued on the same stream after the copy, so that the flag shows that the bytes have
-            // arrived.
+            // Queued on the same stream after the copy, so that the flag shows that the bytes have arrived.
             ring.stream.queue_flag(memory, flag_of(number), flag)?;
         }
         Ok(())

@@ -93,10 +93,9 @@ impl EngineReads {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Copies `len` bytes at `offset` to `host`, as [`Mapping::read_at`] does. Signal handlers may
-    /// call this function, and may leave it by a jump: it takes no lock, allocates nothing and
-    /// calls no function that does, and only the calling thread writes to `host`. [`Lease::end`]
-    /// frees what an abandoned read still uses.
+    /// Copies `len` bytes at `offset` to `host`, as [`Mapping::read_at`] does. Signal handlers may call this function,
+    /// and may leave it by a jump: it takes no lock, allocates nothing and calls no function that does, and only the
+    /// calling thread writes to `host`. [`Lease::end`] frees what an abandoned read still uses.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] or [`Error::ForkedChild`], and nothing is read.

@@ -1,9 +1,8 @@
 //! The slots through which readers and the copy engine's thread exchange requests.
 //!
-//! A slot holds a few words that both sides write; neither side ever waits for the other to do so.
-//! The reader claims a slot, posts its request there, and checks which pieces have arrived. The
-//! thread takes the request and reports which pieces it has queued. The slot is free once both have
-//! left it.
+//! A slot holds a few words that both sides write; neither side ever waits for the other to do so. The reader claims a
+//! slot, posts its request there, and checks which pieces have arrived. The thread takes the request and reports which
+//! pieces it has queued. The slot is free once both have left it.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
@@ -116,8 +115,8 @@ impl Slot {
 
     /// Stops the read: from here on the thread queues no piece.
     pub(super) fn stop(&self) {
-        // Sequentially consistent, like the store in `may_queue`: either the thread sees this
-        // store, or the reader sees which piece the thread queues.
+        // Sequentially consistent, like the store in `may_queue`: either the thread sees this store, or the reader sees
+        // which piece the thread queues.
         self.copied.store(ENDED, Ordering::SeqCst);
     }
 
@@ -150,8 +149,7 @@ impl Slot {
         self.state.load(Ordering::SeqCst) & POSTED != 0
     }
 
-    /// Takes the request, if there is one. Called by the thread, which later calls
-    /// [`Slot::finish`].
+    /// Takes the request, if there is one. Called by the thread, which later calls [`Slot::finish`].
     pub(super) fn take(&self) -> Option<Request> {
         let state = self.state.load(Ordering::Acquire);
         if state & POSTED == 0 {
@@ -218,8 +216,8 @@ impl Slot {
     }
 }
 
-/// Records which slot a read uses. It belongs to one read at a time; if that read is left by a
-/// jump, [`Lease::end`] frees its slot.
+/// Records which slot a read uses. It belongs to one read at a time; if that read is left by a jump, [`Lease::end`]
+/// frees its slot.
 #[derive(Debug, Default)]
 #[repr(align(8))]
 pub struct Lease {

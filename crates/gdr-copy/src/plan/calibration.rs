@@ -44,14 +44,14 @@ impl Calibration {
         self.curves.iter()
     }
 
-    /// Sets the cost, in nanoseconds, of a short copy by the copy engine if several are queued. Anything but a
-    /// positive number is ignored.
+    /// Sets the cost, in nanoseconds, of a short copy by the copy engine if several are queued. Anything but a positive
+    /// number is ignored.
     pub fn set_queued_copy(&mut self, ns: f64) {
         self.queued_copy_ns = (ns.is_finite() && ns > 0.0).then_some(ns);
     }
 
-    /// Returns the cost, in nanoseconds, of a short copy by the copy engine if several are queued. This is less
-    /// than for a single copy, because the waits overlap. `None` if it is unknown.
+    /// Returns the cost, in nanoseconds, of a short copy by the copy engine if several are queued. This is less than
+    /// for a single copy, because the waits overlap. `None` if it is unknown.
     pub fn queued_copy_ns(&self) -> Option<f64> {
         self.queued_copy_ns
     }

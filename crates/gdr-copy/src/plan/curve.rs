@@ -11,9 +11,8 @@ pub struct CostPoint {
 
 /// The cost of copies on one path: measured points, connected by straight lines.
 ///
-/// A longer copy never costs less: a point that is lower than its predecessor, because of measurement
-/// noise, is raised. Below the first point the cost is constant; above the last point it is proportional
-/// to the length.
+/// A longer copy never costs less: a point that is lower than its predecessor, because of measurement noise, is raised.
+/// Below the first point the cost is constant; above the last point it is proportional to the length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostCurve {
     points: Vec<CostPoint>,

@@ -1,9 +1,9 @@
-//! Chooses the path of a copy: CPU stores and loads through the mapping, by one or several threads; the
-//! GPU's copy engine; or, for short reads and on request, a resident kernel.
+//! Chooses the path of a copy: CPU stores and loads through the mapping, by one or several threads; the GPU's copy
+//! engine; or, for short reads and on request, a resident kernel.
 //!
-//! A [`Calibration`] holds the costs of copies on each path, as [`CostCurve`]s. A [`Planner`] is created
-//! once, from a calibration and from what the program allows ([`PathLimits`]), and then returns a
-//! [`CopyPlan`] for each copy within a few nanoseconds.
+//! A [`Calibration`] holds the costs of copies on each path, as [`CostCurve`]s. A [`Planner`] is created once, from a
+//! calibration and from what the program allows ([`PathLimits`]), and then returns a [`CopyPlan`] for each copy within
+//! a few nanoseconds.
 //!
 //! ```
 //! use std::num::NonZeroU16;

@@ -63,8 +63,8 @@ impl fmt::Display for HostMemory {
     }
 }
 
-/// How bytes are moved. Paths are ordered by their fixed cost: a later path has a higher one, and is chosen
-/// for longer copies.
+/// How bytes are moved. Paths are ordered by their fixed cost: a later path has a higher one, and is chosen for longer
+/// copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CopyPath {
     /// Stores or loads through the mapping by several threads, including the caller's.
@@ -72,8 +72,8 @@ pub enum CopyPath {
         /// The number of threads.
         threads: NonZeroU16,
     },
-    /// A kernel that stays on the GPU for a while and pushes the bytes to the host. Only for copies from the
-    /// GPU, and only on request.
+    /// A kernel that stays on the GPU for a while and pushes the bytes to the host. Only for copies from the GPU, and
+    /// only on request.
     Resident,
     /// The GPU's copy engine, on a stream of this library.
     CopyEngine,

@@ -10,16 +10,16 @@ use super::path::{CopyDirection, CopyPath, HostMemory};
 /// The alignment of pieces in GPU memory, so that threads do not share a line and the copy engine gets aligned
 /// addresses.
 const ALIGNMENT: u64 = 4 << 10;
-/// The shortest and the longest piece for a thread. Each thread gets several pieces, so that one that starts
-/// late does not delay the end.
+/// The shortest and the longest piece for a thread. Each thread gets several pieces, so that one that starts late does
+/// not delay the end.
 const THREAD_PIECE: Range<u64> = 16 << 10..1 << 20;
 const PIECES_PER_THREAD: u64 = 4;
-/// The shortest and the longest chunk of the page-locked ring. The first chunk's copy overlaps with
-/// nothing, and each chunk costs some microseconds.
+/// The shortest and the longest chunk of the page-locked ring. The first chunk's copy overlaps with nothing, and each
+/// chunk costs some microseconds.
 const RING_CHUNK: Range<u64> = 64 << 10..512 << 10;
 const CHUNKS: u64 = 8;
-/// From this length on, reads use several threads to copy from the ring to pageable memory: one thread copies
-/// 8 to 10 GB/s, the engine 50. Starting the threads takes about 10 us.
+/// From this length on, reads use several threads to copy from the ring to pageable memory: one thread copies 8 to 10
+/// GB/s, the engine 50. Starting the threads takes about 10 us.
 const RING_THREADS_FROM: u64 = 1 << 20;
 const MOST_RING_THREADS: u16 = 4;
 /// The longest piece that a resident kernel pushes at once.
@@ -188,8 +188,8 @@ impl CopyPlan {
         NonZeroU16::new(most.get().min(MOST_RING_THREADS)).unwrap_or(NonZeroU16::MIN)
     }
 
-    /// Returns the pieces in order, as offsets from the start of the copy. They cover it without gaps, and all
-    /// but the first begin at GPU addresses that are multiples of 4 KiB.
+    /// Returns the pieces in order, as offsets from the start of the copy. They cover it without gaps, and all but the
+    /// first begin at GPU addresses that are multiples of 4 KiB.
     pub fn pieces(&self) -> Pieces {
         let CopyRequest { address, len, .. } = self.request;
         let chunk = self.chunk.get();
@@ -243,9 +243,9 @@ pub struct Planner {
 impl Planner {
     /// Creates a planner with the costs of `calibration` and the paths that `limits` allow.
     ///
-    /// With increasing size, the choice moves through the paths in their order, from CPU copies by one thread
-    /// to the copy engine, and never back. The switches are placed where the total cost over all sizes is
-    /// lowest, so a single wrong measurement does not move them.
+    /// With increasing size, the choice moves through the paths in their order, from CPU copies by one thread to the
+    /// copy engine, and never back. The switches are placed where the total cost over all sizes is lowest, so a single
+    /// wrong measurement does not move them.
     pub fn new(calibration: &Calibration, limits: PathLimits) -> Self {
         let steps = CopyDirection::ALL.map(|direction| {
             HostMemory::ALL.map(|host| steps(calibration, limits, direction, host))
@@ -294,8 +294,8 @@ impl Planner {
         Some(step.from)
     }
 
-    /// Returns the size from which on the copy engine reads to page-locked memory faster, if other copies are
-    /// queued with the read; `None` if that is unknown, or the engine may not be used.
+    /// Returns the size from which on the copy engine reads to page-locked memory faster, if other copies are queued
+    /// with the read; `None` if that is unknown, or the engine may not be used.
     pub fn queued_reads_from(&self) -> Option<u64> {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
         // A queued read is faster wherever a single read is, so only shorter reads are searched.

@@ -140,8 +140,7 @@ impl FromStr for Profile {
     type Err = ParseProfileError;
 
     fn from_str(text: &str) -> Result<Self, ParseProfileError> {
-        // Checked before anything is parsed: the file may contain anything, and each point takes
-        // memory.
+        // Checked before anything is parsed: the file may contain anything, and each point takes memory.
         if text.lines().nth(MOST_LINES).is_some() {
             return Err(ParseProfileError::TooLong);
         }

@@ -50,8 +50,8 @@ impl RetainedAllocation {
         let mut fd: c_int = -1;
         let place: *mut c_void = (&raw mut fd).cast();
         let export = self.api.mem_export_to_shareable_handle;
-        // SAFETY: a place for a descriptor, which is the type of this handle; a handle that this
-        // value owns; no flags exist.
+        // SAFETY: a place for a descriptor, which is the type of this handle; a handle that this value owns; no flags
+        // exist.
         check(call, unsafe {
             export(place, self.handle, HANDLE_TYPE_POSIX_FD, 0)
         })?;

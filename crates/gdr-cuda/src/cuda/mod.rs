@@ -50,9 +50,8 @@ const VARIABLE: &str = "GDR_LIBCUDA";
 /// use of CUDA, a process has to fork before that: in the child of a later fork, every call returns
 /// `CUDA_ERROR_NOT_INITIALIZED`.
 ///
-/// Calls run in the primary context of their GPU, which the CUDA runtime uses, too. It is retained
-/// at its first use and released with this value. The caller's current context is restored after
-/// each call.
+/// Calls run in the primary context of their GPU, which the CUDA runtime uses, too. It is retained at its first use and
+/// released with this value. The caller's current context is restored after each call.
 #[derive(Debug)]
 pub struct Cuda {
     api: Arc<Api>,

@@ -118,8 +118,8 @@ impl Cuda {
                     parameter(&report),
                 ];
                 let mut end = [parameter(&src), parameter(&seed), parameter(&report)];
-                // SAFETY: the parameters of `gdr_verify_begin`, `gdr_verify` and
-                // `gdr_verify_end`; the caller's promise about `src` and `report`.
+                // SAFETY: the parameters of `gdr_verify_begin`, `gdr_verify` and `gdr_verify_end`; the caller's promise
+                // about `src` and `report`.
                 unsafe {
                     self.run(functions.verify_begin, Grid::SINGLE, stream, &mut begin)?;
                     self.run(functions.verify, Grid::over(words), stream, &mut verify)?;
@@ -135,8 +135,8 @@ impl Cuda {
                 let functions = functions()?;
                 let mut begin = [parameter(&len), parameter(&sum)];
                 let mut add = [parameter(&src), parameter(&len), parameter(&sum)];
-                // SAFETY: the parameters of `gdr_sum64_begin` and `gdr_sum64`; the caller's promise
-                // about `src` and `sum`.
+                // SAFETY: the parameters of `gdr_sum64_begin` and `gdr_sum64`; the caller's promise about `src` and
+                // `sum`.
                 unsafe {
                     self.run(functions.sum64_begin, Grid::SINGLE, stream, &mut begin)?;
                     self.run(functions.sum64, Grid::over(len / 8), stream, &mut add)
@@ -205,8 +205,7 @@ impl Cuda {
                     parameter(&check),
                 ];
                 let grid = Grid { blocks, threads };
-                // SAFETY: the parameters of `gdr_ping_pong`; the caller's promise about all
-                // addresses.
+                // SAFETY: the parameters of `gdr_ping_pong`; the caller's promise about all addresses.
                 unsafe { self.run(functions()?.ping_pong, grid, stream, &mut values) }
             }
             Launch::Push {
@@ -243,8 +242,8 @@ impl Cuda {
     }
 
     /// # Safety
-    /// `values` point to the parameters of `function`, in order and of their types; addresses among
-    /// them are valid for the kernel's accesses.
+    /// `values` point to the parameters of `function`, in order and of their types; addresses among them are valid for
+    /// the kernel's accesses.
     unsafe fn run(
         &self,
         function: Opaque,
@@ -253,8 +252,8 @@ impl Cuda {
         values: &mut [*mut c_void],
     ) -> Result<()> {
         let (blocks, threads) = (grid.blocks, grid.threads);
-        // SAFETY: a function of this device's module and a stream of the same device; the
-        // parameters are copied before the call returns; the rest is the caller's promise.
+        // SAFETY: a function of this device's module and a stream of the same device; the parameters are copied before
+        // the call returns; the rest is the caller's promise.
         let status = unsafe {
             (self.api.launch_kernel)(
                 function,

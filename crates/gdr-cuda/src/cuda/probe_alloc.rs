@@ -110,8 +110,8 @@ impl ProbeAllocator<'_> {
         self.check(ptr, bytes.len())?;
         // Not from `bytes`, which may be in page-locked memory that the GPU still reads after the deadline.
         let leaving = bytes.to_vec();
-        // SAFETY: `leaving` is readable and exists until the copy is complete (`finish`); this value
-        // owns the destination.
+        // SAFETY: `leaving` is readable and exists until the copy is complete (`finish`); this value owns the
+        // destination.
         let status = unsafe {
             let from = leaving.as_ptr().cast();
             (self.cuda.api.memcpy_htod_async)(ptr.get(), from, leaving.len(), self.stream)
@@ -128,8 +128,7 @@ impl ProbeAllocator<'_> {
         self.check(ptr, bytes.len())?;
         // Not into `bytes`, because the GPU may still write after the deadline.
         let mut landing = vec![0; bytes.len()];
-        // SAFETY: `landing` is writable and exists until the copy is complete (`finish`); this value
-        // owns the source.
+        // SAFETY: `landing` is writable and exists until the copy is complete (`finish`); this value owns the source.
         let status = unsafe {
             let to = landing.as_mut_ptr().cast();
             (self.cuda.api.memcpy_dtoh_async)(to, ptr.get(), landing.len(), self.stream)

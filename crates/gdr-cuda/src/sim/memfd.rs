@@ -36,8 +36,8 @@ pub(super) struct Memfd {
     len: usize,
 }
 
-// SAFETY: `map` is owned by this value alone and stays mapped until it is dropped; all access to
-// the bytes is by `volatile`, which allows concurrent accesses.
+// SAFETY: `map` is owned by this value alone and stays mapped until it is dropped; all access to the bytes is by
+// `volatile`, which allows concurrent accesses.
 unsafe impl Send for Memfd {}
 // SAFETY: as above: no method returns a reference to the bytes.
 unsafe impl Sync for Memfd {}
@@ -280,8 +280,8 @@ impl View {
             index < self.words() && self.is_aligned(4),
             "word {index} of {self:?}"
         );
-        // SAFETY: in range and aligned (checked above; the mapping starts at a page), and mapped
-        // as long as `self` keeps the memfd alive.
+        // SAFETY: in range and aligned (checked above; the mapping starts at a page), and mapped as long as `self`
+        // keeps the memfd alive.
         unsafe { volatile::flag(self.start().add(4 * index)) }
     }
 

@@ -88,8 +88,8 @@ pub struct SimShare {
     /// A memfd of the whole block. Its memory exists as long as this descriptor or a mapping of it, even after the
     /// allocation was freed.
     pub fd: OwnedFd,
-    /// The device address at file offset 0. A small allocation shares its block with others, so
-    /// this can lie below the allocation.
+    /// The device address at file offset 0. A small allocation shares its block with others, so this can lie below the
+    /// allocation.
     pub base: DevicePtr,
     /// The length of the block in bytes, a multiple of 64 KiB.
     pub size: u64,
@@ -106,8 +106,7 @@ impl SimDriver {
         Self::with_remote_writes(devices, remote_writes)
     }
 
-    /// Like [`SimDriver::new`], with this order of writes by other devices. Without `host_flush`,
-    /// flushing fails.
+    /// Like [`SimDriver::new`], with this order of writes by other devices. Without `host_flush`, flushing fails.
     pub fn with_remote_writes(devices: u32, remote_writes: RemoteWrites) -> Arc<Self> {
         let heap = |number: u64| {
             let start = HOST_HEAP + number * HEAP_SPAN;
@@ -174,8 +173,8 @@ impl SimDriver {
     /// Returns the memory of `ptr`, as a driver exports device memory.
     ///
     /// # Errors
-    /// [`Error::UnknownPointer`]; `CUDA_ERROR_NOT_SUPPORTED` for managed and host memory, which
-    /// hardware does not export either; [`Error::Os`] if no descriptor is left.
+    /// [`Error::UnknownPointer`]; `CUDA_ERROR_NOT_SUPPORTED` for managed and host memory, which hardware does not
+    /// export either; [`Error::Os`] if no descriptor is left.
     pub fn share(&self, ptr: DevicePtr) -> Result<SimShare> {
         let state = self.lock();
         let heap = state.heap_of(ptr).ok_or(Error::UnknownPointer { ptr })?;

@@ -105,8 +105,8 @@ mod tests {
 
     use super::*;
 
-    /// The header of the worked example in the article on the IPv4 checksum: 115 bytes from
-    /// 192.168.0.1 to 192.168.0.199, checksum 0xb861.
+    /// The header of the worked example in the article on the IPv4 checksum: 115 bytes from 192.168.0.1 to
+    /// 192.168.0.199, checksum 0xb861.
     #[test]
     fn the_checksum_is_that_of_a_known_header() {
         let mut header = [0; V4_LEN];

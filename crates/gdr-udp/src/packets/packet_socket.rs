@@ -87,8 +87,8 @@ impl PacketSocket {
     ///
     /// # Errors
     ///
-    /// [`Error::PacketSocketDenied`] without CAP_NET_RAW; [`Error::NotEthernet`];
-    /// [`Error::AddressNotLocal`]; [`Error::Os`].
+    /// [`Error::PacketSocketDenied`] without CAP_NET_RAW; [`Error::NotEthernet`]; [`Error::AddressNotLocal`];
+    /// [`Error::Os`].
     pub(crate) fn open(local: IpAddr, receive_buffer: usize) -> Result<Self> {
         let interface = address::interface_index(local)?.cast_signed();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;

@@ -87,8 +87,8 @@ fn a_batch_of_built_requests_completes_in_order_with_their_fields() {
     let (source, target) = (a.register(&mut near), b.register(&mut far));
     let (from, to) = (segment(source, 0, 16), segment(target, 8, 16));
     b.receive(5, &mut []).unwrap();
-    // SAFETY: queue pair, regions and their memory are alive; each request is started, described and
-    // completed in order.
+    // SAFETY: queue pair, regions and their memory are alive; each request is started, described and completed in
+    // order.
     unsafe {
         ibv_wr_start(pair).unwrap();
         (*pair).wr_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;

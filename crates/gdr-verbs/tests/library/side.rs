@@ -231,8 +231,7 @@ impl Side {
 
     pub(crate) fn register(&self, words: &mut [u64]) -> NonNull<ibv_mr> {
         let (address, len) = (words.as_mut_ptr().cast(), size_of_val(words));
-        // SAFETY: the tests keep the words until they deregister them, and read them only while no
-        // transfer runs.
+        // SAFETY: the tests keep the words until they deregister them, and read them only while no transfer runs.
         unsafe { library().reg_mr(self.domain, address, len, all_access()) }.unwrap()
     }
 

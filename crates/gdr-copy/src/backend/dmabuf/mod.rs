@@ -23,8 +23,8 @@ use crate::error::{Error, Result};
 use crate::report::Attributes;
 use crate::report::Route;
 
-/// The first CUDA whose driver maps the dma-bufs of discrete GPUs (610.43.02; GDRCopy 2.6 README,
-/// "DMA-BUF mmap backend").
+/// The first CUDA whose driver maps the dma-bufs of discrete GPUs (610.43.02; GDRCopy 2.6 README, "DMA-BUF mmap
+/// backend").
 const FIRST: CudaVersion = CudaVersion {
     major: 13,
     minor: 3,
@@ -99,8 +99,8 @@ impl Backend for DmaBufBackend {
                 source: None,
             });
         }
-        // The pages that the range touches. Small allocations share pages with other allocations of
-        // the same process; whole pages of an allocation of at least one page are inside it.
+        // The pages that the range touches. Small allocations share pages with other allocations of the same process;
+        // whole pages of an allocation of at least one page are inside it.
         let va = request.ptr.align_down(host_page());
         let end = (request.ptr.get() + request.len).next_multiple_of(host_page());
         let len = end - va.get();

@@ -1,8 +1,8 @@
 //! The module's calls as bytes: request numbers, structures, versions.
 //!
-//! From GDRCopy 2.6, `src/gdrdrv/gdrdrv.h`. All fields are in the host's byte order. Most request
-//! numbers were declared with a pointer instead of the structure, so the size encoded in them is 8
-//! and not the structure's; the module compares the whole number.
+//! From GDRCopy 2.6, `src/gdrdrv/gdrdrv.h`. All fields are in the host's byte order. Most request numbers were declared
+//! with a pointer instead of the structure, so the size encoded in them is 8 and not the structure's; the module
+//! compares the whole number.
 
 use std::mem::{offset_of, size_of};
 
@@ -15,8 +15,7 @@ pub(super) const API: ModuleVersion = (2, 6);
 pub(super) const OLDEST: ModuleVersion = (2, 0);
 /// `GDRDRV_MINIMUM_VERSION_WITH_GET_INFO_V2`.
 pub(super) const WITH_INFO_V2: ModuleVersion = (2, 4);
-/// `GDRDRV_MINIMUM_VERSION_WITH_GET_ATTR`, `..._WITH_PIN_BUFFER_V2` and
-/// `..._WITH_REQ_MAPPING_TYPE`.
+/// `GDRDRV_MINIMUM_VERSION_WITH_GET_ATTR`, `..._WITH_PIN_BUFFER_V2` and `..._WITH_REQ_MAPPING_TYPE`.
 pub(super) const WITH_ATTRIBUTES: ModuleVersion = (2, 5);
 
 /// Returns a version as the module packs it: major << 16 | minor.
@@ -79,8 +78,8 @@ pub(super) unsafe trait Argument: Sized {
     const REQUEST: Request;
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the implementor promises initialized bytes, valid in any pattern, and the slice
-        // borrows them for as long as `self` is borrowed.
+        // SAFETY: the implementor promises initialized bytes, valid in any pattern, and the slice borrows them for as
+        // long as `self` is borrowed.
         unsafe { std::slice::from_raw_parts_mut((&raw mut *self).cast(), size_of::<Self>()) }
     }
 }
@@ -91,8 +90,8 @@ macro_rules! argument {
             assert!(size_of::<$type>() == $size);
             $(assert!(offset_of!($type, $field) == $offset);)+
         };
-        // SAFETY: the structure is `repr(C)`, has integer fields only, and they fill it to its
-        // last byte, as the offsets and the size above show.
+        // SAFETY: the structure is `repr(C)`, has integer fields only, and they fill it to its last byte, as the
+        // offsets and the size above show.
         unsafe impl Argument for $type {
             const REQUEST: Request = Request::$request;
         }

@@ -44,8 +44,8 @@ impl Device for DeviceNode {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         uninterrupted(|| {
-            // SAFETY: the descriptor is open as long as `self` exists; the module reads and writes
-            // the request's structure at this address, which is as large as `argument`.
+            // SAFETY: the descriptor is open as long as `self` exists; the module reads and writes the request's
+            // structure at this address, which is as large as `argument`.
             unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument.as_mut_ptr()) }
         })
     }

@@ -1,7 +1,7 @@
 //! A fake of the kernel module, for tests.
 //!
-//! It reads and writes arguments at the literal offsets of the module's header, returns what GDRCopy
-//! 2.6's `gdrdrv.c` returns, and keeps each pinned range in a memfd, at the offset of its handle.
+//! It reads and writes arguments at the literal offsets of the module's header, returns what GDRCopy 2.6's `gdrdrv.c`
+//! returns, and keeps each pinned range in a memfd, at the offset of its handle.
 
 use std::collections::VecDeque;
 use std::fs;

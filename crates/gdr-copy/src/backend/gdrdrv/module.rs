@@ -10,8 +10,8 @@ use super::device::Device;
 use crate::error::{Error, Result};
 use crate::report::ModuleVersion;
 
-/// The module's handle of a pinned range: a number of 64 bits, counted up in host pages for each open
-/// file, and never reused.
+/// The module's handle of a pinned range: a number of 64 bits, counted up in host pages for each open file, and never
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handle(pub(super) u64);
 

@@ -1,9 +1,9 @@
 //! The driver's interface: request numbers and structures.
 //!
-//! From NVIDIA/open-gpu-kernel-modules: `src/nvidia/arch/nvalloc/unix/include/nv-ioctl.h`,
-//! `nv_escape.h`, `src/common/sdk/nvidia/inc/nvos.h` and `ctrl/ctrl0000*.h`, `ctrl0041.h`,
-//! `ctrl2080fb.h`. Sizes and offsets are the same in 580.142 and 595.45.04; each is asserted
-//! below. Numbers are little-endian, as on every machine that the driver supports.
+//! From NVIDIA/open-gpu-kernel-modules: `src/nvidia/arch/nvalloc/unix/include/nv-ioctl.h`, `nv_escape.h`,
+//! `src/common/sdk/nvidia/inc/nvos.h` and `ctrl/ctrl0000*.h`, `ctrl0041.h`, `ctrl2080fb.h`. Sizes and offsets are the
+//! same in 580.142 and 595.45.04; each is asserted below. Numbers are little-endian, as on every machine that the
+//! driver supports.
 
 use std::mem::{offset_of, size_of};
 
@@ -182,8 +182,8 @@ pub(super) struct SubdeviceParams {
 /// The parameters of a control command, with the command's number.
 ///
 /// # Safety
-/// `Self` is `repr(C)`, of the command's size, and has no references; every bit pattern that the
-/// driver may write into it is valid. Pointers in it obey the command's rules.
+/// `Self` is `repr(C)`, of the command's size, and has no references; every bit pattern that the driver may write into
+/// it is valid. Pointers in it obey the command's rules.
 pub(super) unsafe trait ControlParams {
     const CMD: u32;
     const NAME: &'static str;
@@ -292,8 +292,8 @@ pub(super) struct SurfaceInfo {
     pub(super) list: u64,
 }
 
-// SAFETY: 16 bytes as in the header; `Memory::surface` sets `list` to `count` entries that are
-// writable during the call.
+// SAFETY: 16 bytes as in the header; `Memory::surface` sets `list` to `count` entries that are writable during the
+// call.
 unsafe impl ControlParams for SurfaceInfo {
     const CMD: u32 = 0x41_0110;
     const NAME: &'static str = "NV0041_CTRL_CMD_GET_SURFACE_INFO";

@@ -14,8 +14,8 @@ use gdr_process::ProcessId;
 
 /// A client: a name space of RM objects, bound to one open file and one process.
 ///
-/// The driver checks that each call uses the file that made the client, and comes from the process
-/// that made it (`rmapi/client.c`, `osapi.c`).
+/// The driver checks that each call uses the file that made the client, and comes from the process that made it
+/// (`rmapi/client.c`, `osapi.c`).
 pub(super) struct Client {
     ioctl: Arc<dyn RmIoctl>,
     control: OwnedFd,
@@ -227,9 +227,9 @@ fn escape<T>(
     what: &'static str,
 ) -> Result<()> {
     let arg = std::ptr::from_mut(params).cast();
-    // SAFETY: `T` is the structure of the escape (each caller above pairs them, and the sizes are
-    // asserted in `abi`), exclusively borrowed for the call. Pointers in it are to structures that
-    // the caller borrows exclusively during the call.
+    // SAFETY: `T` is the structure of the escape (each caller above pairs them, and the sizes are asserted in `abi`),
+    // exclusively borrowed for the call. Pointers in it are to structures that the caller borrows exclusively during
+    // the call.
     unsafe { ioctl.escape(fd.as_fd(), number, arg, size_of::<T>()) }.map_err(|source| {
         // The driver returns EINVAL for a structure of another size, which belongs to another interface version.
         let call = match source.raw_os_error() {

@@ -23,8 +23,8 @@ pub(super) struct Device {
     _node: OwnedFd,
 }
 
-/// An object of CUDA, and the allocation that it was found for. An object exists as long as its
-/// allocation, and the serial number of an allocation is never reused, so the pair is unique.
+/// An object of CUDA, and the allocation that it was found for. An object exists as long as its allocation, and the
+/// serial number of an allocation is never reused, so the pair is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     /// `None` if several objects back the range; its size is then not cached.

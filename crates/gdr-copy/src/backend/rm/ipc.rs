@@ -1,11 +1,10 @@
 //! The RM client and object in a CUDA IPC handle.
 //!
-//! `cuIpcGetMemHandle` of a `cuMemAlloc` allocation returns 64 opaque bytes for another process.
-//! On the drivers measured (580.159) they contain, as 32-bit words: [2] process id, [4] and [5] the
-//! allocation's size, [6] the size of the memory object in 4 KiB pages, [7] the allocation's
-//! offset in that object, [12] the RM client, [13] the RM object. The layout is not documented, so
-//! every word that can be checked is checked, and the route is used only after its self-test
-//! ([`selftest`](super::selftest)) on memory of this library.
+//! `cuIpcGetMemHandle` of a `cuMemAlloc` allocation returns 64 opaque bytes for another process. On the drivers
+//! measured (580.159) they contain, as 32-bit words: [2] process id, [4] and [5] the allocation's size, [6] the size of
+//! the memory object in 4 KiB pages, [7] the allocation's offset in that object, [12] the RM client, [13] the RM
+//! object. The layout is not documented, so every word that can be checked is checked, and the route is used only after
+//! its self-test ([`selftest`](super::selftest)) on memory of this library.
 
 use super::abi::Handle;
 use super::extents::ObjectRange;

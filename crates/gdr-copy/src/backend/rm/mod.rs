@@ -1,10 +1,9 @@
 //! The stock driver's own memory-mapping calls.
 //!
-//! The NVIDIA driver lets any process allocate a client of its resource manager (RM), duplicate
-//! memory objects there that the same process owns through CUDA, and map them for the CPU
-//! (`NV_ESC_RM_MAP_MEMORY`, then mmap of a device file), as CUDA itself does. No module and no
-//! privilege is required. CUDA does not report the object of a pointer; [`resolve`] finds it by
-//! three routes, and [`selftest`] tests each of them before it is used.
+//! The NVIDIA driver lets any process allocate a client of its resource manager (RM), duplicate memory objects there
+//! that the same process owns through CUDA, and map them for the CPU (`NV_ESC_RM_MAP_MEMORY`, then mmap of a device
+//! file), as CUDA itself does. No module and no privilege is required. CUDA does not report the object of a pointer;
+//! [`resolve`] finds it by three routes, and [`selftest`] tests each of them before it is used.
 
 mod abi;
 mod client;
@@ -225,8 +224,8 @@ impl Backend for RmBackend {
 
 #[derive(Debug)]
 struct RmPin {
-    // Field order is drop order: `mapped` then has the last reference on the memory, so freeing the
-    // objects ends their mappings in the same call.
+    // Field order is drop order: `mapped` then has the last reference on the memory, so freeing the objects ends their
+    // mappings in the same call.
     extents: Vec<Extent>,
     mapped: Mutex<Option<Mapped>>,
     va: DevicePtr,

@@ -171,8 +171,8 @@ fn check(
     // Checks both ends: with a wrong offset or length, one of them is other memory.
     for at in [0, len - PROBE as u64] {
         let device_at = ptr.checked_add(at).ok_or(Failure::Address)?;
-        // SAFETY: `skip + at + PROBE <= skip + len`, which the mapping covers: the extents are the
-        // range widened to whole pages.
+        // SAFETY: `skip + at + PROBE <= skip + len`, which the mapping covers: the extents are the range widened to
+        // whole pages.
         let cpu_at = unsafe { mapping.as_ptr().add((skip + at) as usize) };
 
         let written = pattern(seed, PROBE);

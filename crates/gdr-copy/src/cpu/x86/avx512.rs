@@ -158,8 +158,7 @@ access!(Plain, "vmovdqa64");
 /// the line, or a store of 16 or 32 bytes if the range is exactly that.
 ///
 /// # Safety
-/// Same as [`copy::store`](crate::cpu::copy::store); `len` is 1 to 63 and `skip + len` at most
-/// 64.
+/// Same as [`copy::store`](crate::cpu::copy::store); `len` is 1 to 63 and `skip + len` at most 64.
 #[inline(always)]
 unsafe fn store_part(window: *mut u8, host: *const u8, skip: usize, len: usize) {
     // SAFETY: the caller's promise; each width is used only if the window is aligned to it. A masked load or store

@@ -192,8 +192,8 @@ mod tests {
                     let (to, from) = (to.0.as_mut_ptr(), from.0.as_ptr());
                     for copy in [routine.0.store, routine.0.load] {
                         let len = len.min(1024 - offset);
-                        // SAFETY: both arrays hold the range, in whole lines of ordinary memory,
-                        // and the CPU has the routine's features.
+                        // SAFETY: both arrays hold the range, in whole lines of ordinary memory, and the CPU has the
+                        // routine's features.
                         let upper = unsafe {
                             let (to, from) = (to.add(offset), from.add(offset));
                             upper_halves_after(copy, to, from, len)

@@ -1,5 +1,5 @@
-//! MOVDIR64B: a 64-byte direct store, the only x86 store of a whole line that is guaranteed to
-//! arrive in one piece (Intel SDM volume 2, MOVDIR64B: "64-byte write atomicity").
+//! MOVDIR64B: a 64-byte direct store, the only x86 store of a whole line that is guaranteed to arrive in one piece
+//! (Intel SDM volume 2, MOVDIR64B: "64-byte write atomicity").
 
 use core::arch::asm;
 use core::marker::PhantomData;

@@ -72,8 +72,8 @@ impl Export {
                     && let Some(inner) = u32_at(wrapper, 4)
                     && let Some(at) = u64_at(wrapper, 8)
                 {
-                    // SAFETY: the kernel accepted the wrapper, so it copied `inner` bytes from
-                    // there and back (`nvidia_ioctl`).
+                    // SAFETY: the kernel accepted the wrapper, so it copied `inner` bytes from there and back
+                    // (`nvidia_ioctl`).
                     let bytes =
                         unsafe { std::slice::from_raw_parts(at as *const u8, inner as usize) };
                     self.read(bytes);

@@ -89,8 +89,8 @@ unsafe extern "C" fn visit(
     _size: usize,
     data: *mut c_void,
 ) -> c_int {
-    // SAFETY: the loader passes a valid description, and `data` is the `Search` of `Slots::find`,
-    // which outlives the walk.
+    // SAFETY: the loader passes a valid description, and `data` is the `Search` of `Slots::find`, which outlives the
+    // walk.
     let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
     let base = info.dlpi_addr as usize;
     // SAFETY: the loader's own table of `dlpi_phnum` program headers.
@@ -145,8 +145,8 @@ impl Slots {
 
         let mut tables = [0u64; 24];
         for i in 0.. {
-            // SAFETY: the dynamic section ends with a DT_NULL entry, and the library stays
-            // loaded (gdr-cuda never unloads it).
+            // SAFETY: the dynamic section ends with a DT_NULL entry, and the library stays loaded (gdr-cuda never
+            // unloads it).
             let entry = unsafe { *dynamic.add(i) };
             match usize::try_from(entry.tag) {
                 Ok(0) => break,
@@ -179,8 +179,8 @@ impl Slots {
                 if !FUNCTION_RELOCATIONS.contains(&kind) {
                     continue;
                 }
-                // SAFETY: a relocation's symbol index lies in the symbol table, and the symbol's
-                // name in the string table, where names end with a zero byte.
+                // SAFETY: a relocation's symbol index lies in the symbol table, and the symbol's name in the string
+                // table, where names end with a zero byte.
                 let name = unsafe {
                     let symbol = (symbols as *const libc::Elf64_Sym).add(symbol);
                     CStr::from_ptr((strings + (*symbol).st_name as usize) as *const _)
@@ -243,8 +243,8 @@ impl Slots {
     }
 
     fn entry(&self, slot: *mut c_void) -> &AtomicPtr<c_void> {
-        // SAFETY: an aligned pointer in the data of a library that stays loaded. All code reads and
-        // writes it as one word.
+        // SAFETY: an aligned pointer in the data of a library that stays loaded. All code reads and writes it as one
+        // word.
         unsafe { AtomicPtr::from_ptr(slot.cast()) }
     }
 

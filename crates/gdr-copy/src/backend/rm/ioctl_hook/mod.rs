@@ -33,13 +33,12 @@ thread_local! {
     static RECORDER: Cell<*mut Export> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// `ioctl`. Variadic in libc; on x86-64 and aarch64 Linux a variadic call passes these three
-/// arguments as a plain one does.
+/// `ioctl`. Variadic in libc; on x86-64 and aarch64 Linux a variadic call passes these three arguments as a plain one
+/// does.
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 
-/// Hooks for `ioctl`, one for each target that was found in an entry. A hook belongs to its target
-/// permanently: another library may have saved the hook's address as the entry's target, and may
-/// call it at any time later.
+/// Hooks for `ioctl`, one for each target that was found in an entry. A hook belongs to its target permanently: another
+/// library may have saved the hook's address as the entry's target, and may call it at any time later.
 static HOOKS: [Ioctl; 8] = [
     hook::<0>, hook::<1>, hook::<2>, hook::<3>, hook::<4>, hook::<5>, hook::<6>, hook::<7>,
 ];
