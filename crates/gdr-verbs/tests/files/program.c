@@ -1,5 +1,5 @@
-/* A program that opens files as programs do, with the library for LD_PRELOAD before it. Its argument names what
-   it does; it ends with 0 if that is as it should be. */
+/* Opens files in the ways of common programs, to be run with the library in LD_PRELOAD. The argument selects a part;
+   the exit status is 0 if every check in it succeeds. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -41,13 +41,13 @@ static void clean(void *unused)
 static void *open_fifo(void *path)
 {
 	pthread_cleanup_push(clean, NULL);
-	/* No one writes, so this waits until it is cancelled. */
+	/* The FIFO has no writer, so this blocks until the thread is cancelled. */
 	open(path, O_RDONLY);
 	pthread_cleanup_pop(0);
 	return NULL;
 }
 
-/* A thread that waits in open(2) is cancelled, and its handlers run. */
+/* A thread that blocks in open(2) can be cancelled, and its cleanup handlers run. */
 static void cancelled(const char *folder)
 {
 	char path[4096];
@@ -62,7 +62,7 @@ static void cancelled(const char *folder)
 	CHECK(result == PTHREAD_CANCELED && cleaned);
 }
 
-/* The mode of a new file is the one of the call, and errno stays where a call succeeds. */
+/* A new file has the mode passed to open, and a successful call does not change errno. */
 static void created(const char *folder)
 {
 	char path[4096];
@@ -81,7 +81,7 @@ static void created(const char *folder)
 	CHECK(fd >= 0 && read(fd, path, 1) == 0);
 }
 
-/* A forked child reads files, and a program that it becomes has the descriptors of its parent. */
+/* A forked child reads files, and a program that it executes inherits the descriptors. */
 static void inherited(const char *folder)
 {
 	char line[32], again[32];
@@ -101,7 +101,7 @@ static void inherited(const char *folder)
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* A program that has closed its standard files gets their numbers. */
+/* After the standard streams are closed, open returns their descriptor numbers. */
 static void closed(const char *folder)
 {
 	(void)folder;
@@ -116,7 +116,7 @@ static int by_name(const struct dirent **a, const struct dirent **b)
 	return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* Folders of the kernel are listed as ever. */
+/* Folders outside the library's devices are listed as without the library. */
 static void foreign(const char *folder)
 {
 	struct dirent **list;
@@ -142,7 +142,7 @@ static void foreign(const char *folder)
 	CHECK(fopen("/nonexistent", "r") == NULL && errno == ENOENT);
 }
 
-/* The working folder is one of a device. */
+/* Relative paths work while the working folder belongs to a device. */
 static void inside(const char *folder)
 {
 	char room[64], small[4];
@@ -167,7 +167,7 @@ static void inside(const char *folder)
 	CHECK(access("node_guid", R_OK) == -1 && errno == ENOENT);
 }
 
-/* What each function says of a path, and of where it is to write, whatever these are. */
+/* Prints the result and errno of each function for a path, and for an invalid output buffer. */
 static void say(const char *path, const char *name)
 {
 	static int home = -1;
@@ -214,7 +214,7 @@ static void say(const char *path, const char *name)
 	SAY(getxattr(path, "user.none", NULL, 0));
 	SAY(listxattr(path, room, sizeof(room)) >= 0);
 	SAY(chdir(path) ? -1 : fchdir(home));
-	/* The C library reads the paths of these by itself. */
+	/* The C library itself dereferences the paths of these functions, so an invalid one would crash. */
 	if ((uintptr_t)path >= sizeof(room)) {
 		SAY((dir = opendir(path)) && !closedir(dir));
 		SAY(realpath(path, room) != NULL);
@@ -222,7 +222,7 @@ static void say(const char *path, const char *name)
 	}
 }
 
-/* All that is unusual of paths, to be compared with what it is without the library. */
+/* Passes unusual paths to each function; the caller compares the output with a run without the library. */
 static void hostile(const char *folder)
 {
 	static char dots[PATH_MAX + 64], name[300], just[PATH_MAX];
@@ -238,7 +238,7 @@ static void hostile(const char *folder)
 	memset(name, 'x', sizeof(name) - 1);
 	memset(just, '/', sizeof(just) - 1);
 	memcpy(just + sizeof(just) - 4, "sys", 3);
-	/* A string that ends with its page, and one that does not end there. */
+	/* The strings below end with a mapped page, so that a function which reads past one faults. */
 	end = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(end != MAP_FAILED && munmap(end + page, page) == 0);
 	end += page;
@@ -265,7 +265,7 @@ static void hostile(const char *folder)
 	}
 }
 
-/* A program that has changed its root and closed its standard files sees what is there. */
+/* After chroot, and with standard streams closed, a program sees only the files of the new root. */
 static void changed_root(const char *folder)
 {
 	struct stat status;
