@@ -240,10 +240,18 @@ const NEAR: &str = "GDR_VERBS_NEAR";
 /// Variable with the capture file.
 const PCAP: &str = "GDR_PCAP";
 
-/// Corrects two assumptions of NCCL about NICs, unless the user has set the variables. These devices access the memory
-/// of every GPU wherever they are in the PCI tree, and NCCL 2.28 crashes with a segmentation fault if it looks for NICs
-/// driven by GPUs and finds only these.
-const OF_NCCL: [(&str, &str); 2] = [("NCCL_NET_GDR_LEVEL", "SYS"), ("NCCL_GIN_TYPE", "2")];
+/// Corrects three assumptions of NCCL about NICs, unless the user has set the variables. These devices access the
+/// memory of every GPU wherever they are in the PCI tree; NCCL 2.28 crashes with a segmentation fault if it looks for
+/// NICs driven by GPUs and finds only these; and between two GPUs of a host they are faster than two channels, which
+/// NCCL gives a NIC of unknown PCI speed.
+const OF_NCCL: [(&str, &str); 3] = [
+    ("NCCL_NET_GDR_LEVEL", "SYS"),
+    ("NCCL_GIN_TYPE", "2"),
+    (CHANNELS, "4"),
+];
+/// Variable with the least number of channels, and variables that it would override.
+const CHANNELS: &str = "NCCL_MIN_NCHANNELS";
+const OTHER_CHANNELS: [&str; 3] = ["NCCL_MAX_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS"];
 
 /// Returns what to add to the environment.
 pub(crate) fn environment(options: &DeviceOptions) -> Result<Vec<(&'static str, OsString)>> {
@@ -304,10 +312,11 @@ pub(crate) fn environment(options: &DeviceOptions) -> Result<Vec<(&'static str, 
         variables.push((PCAP, path.into()));
     }
     if options.only_soft || !has_hardware() {
-        let unset = OF_NCCL
-            .iter()
-            .filter(|(name, _)| env::var_os(name).is_none());
-        variables.extend(unset.map(|(name, value)| (*name, OsString::from(value))));
+        let is_set = |name: &str| env::var_os(name).is_some();
+        let is_chosen =
+            |name: &str| is_set(name) || name == CHANNELS && OTHER_CHANNELS.into_iter().any(is_set);
+        let unset = OF_NCCL.into_iter().filter(|(name, _)| !is_chosen(name));
+        variables.extend(unset.map(|(name, value)| (name, OsString::from(value))));
     }
     Ok(variables)
 }

@@ -52,13 +52,17 @@ fn gdr<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
 }
 
 /// Variables of the caller that would change what `gdr` does.
-const OF_THE_CALLER: [&str; 9] = [
+const OF_THE_CALLER: [&str; 13] = [
     "GDR_BACKEND",
     "GDR_COPY",
     "GDR_LOG",
     "GDR_NICS",
     "GDR_VERBS_LIBRARY",
     "NCCL_GIN_TYPE",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MAX_NRINGS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MIN_NRINGS",
     "NCCL_NET_GDR_LEVEL",
     "NO_COLOR",
     "CLICOLOR_FORCE",

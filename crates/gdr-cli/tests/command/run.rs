@@ -113,7 +113,8 @@ fn the_environment_is_printed_for_a_shell() {
              export GDR_ONLY_SOFT='1'\n\
              export GDR_NICS='127.0.0.1'\n\
              export NCCL_NET_GDR_LEVEL='SYS'\n\
-             export NCCL_GIN_TYPE='2'\n"
+             export NCCL_GIN_TYPE='2'\n\
+             export NCCL_MIN_NCHANNELS='4'\n"
         )
     );
     assert_eq!(code(&output), 0);
@@ -129,6 +130,20 @@ fn nccl_sends_from_gpu_memory_unless_the_user_says_otherwise() {
     ]);
     command.env("NCCL_NET_GDR_LEVEL", "PHB");
     assert_eq!(stdout(&ended(command)), "PHB 2\n");
+}
+
+#[test]
+fn nccl_has_four_channels_unless_the_user_limits_them() {
+    let ran = |variable: Option<(&str, &str)>| {
+        let mut command = run(&["--only-soft", "sh", "-c", "echo $NCCL_MIN_NCHANNELS"]);
+        command.envs(variable);
+        stdout(&ended(command))
+    };
+    assert_eq!(ran(None), "4\n");
+    assert_eq!(ran(Some(("NCCL_MIN_NCHANNELS", "8"))), "8\n");
+    // NCCL would have four channels all the same.
+    assert_eq!(ran(Some(("NCCL_MAX_NCHANNELS", "2"))), "\n");
+    assert_eq!(ran(Some(("NCCL_MAX_NRINGS", "2"))), "\n");
 }
 
 #[test]
