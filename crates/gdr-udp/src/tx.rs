@@ -143,7 +143,15 @@ impl Batch {
     }
 
     /// Sends the batch, and the packet held back with it. Does nothing while blocked.
+    // Inlined, as it has nothing to send in most polls.
+    #[inline]
     pub fn send(&mut self) {
+        if !self.is_blocked && self.count > 0 {
+            self.send_packets();
+        }
+    }
+
+    fn send_packets(&mut self) {
         while !self.is_blocked && self.count > 0 {
             let segment = (self.count > 1).then_some(self.segment);
             let contents = &self.bytes[..self.len];

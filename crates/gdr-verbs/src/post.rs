@@ -219,6 +219,10 @@ where
     // SAFETY: a valid request has as many entries as it says.
     let list = unsafe { entries(wr.sg_list, wr.num_sge, cap.max_send_sge) }?;
     if !ibv_send_flags(wr.send_flags).contains(ibv_send_flags::IBV_SEND_INLINE) {
+        // The usual case, without the loop.
+        if let [only] = list {
+            return Ok(push(Data::Segments(&[segment(only)]))?);
+        }
         let segments: Segments = list.iter().map(segment).collect();
         return Ok(push(Data::Segments(&segments))?);
     }

@@ -378,11 +378,14 @@ impl SharedEngine {
     pub(crate) fn unlock(&self, mut engine: EngineGuard<'_>) {
         // Taken under the lock and released without it: the last segment of a region ends the region, which waits for
         // the engine's table.
-        let completed = mem::take(&mut engine.completed);
+        let has_completed = !engine.completed.is_empty();
+        let completed = has_completed.then(|| mem::take(&mut engine.completed));
         // Also under the lock: later, the thread may begin its sleep on older state.
         let wake = engine.must_wake();
         drop(engine);
-        retained::release(completed);
+        if let Some(completed) = completed {
+            retained::release(completed);
+        }
         if wake {
             self.wake();
         }
