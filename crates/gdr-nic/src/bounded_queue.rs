@@ -129,6 +129,22 @@ impl<T: Copy> BoundedQueue<T> {
         count
     }
 
+    /// Like [`Self::pop_many`], but appends the entries to a list, in less time if they are many.
+    pub fn pop_into(&self, most: usize, list: &mut Vec<T>) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut entries = lock(&self.entries);
+        let count = most.min(entries.queue.len());
+        let (front, back) = entries.queue.as_slices();
+        let of_front = count.min(front.len());
+        list.extend_from_slice(&front[..of_front]);
+        list.extend_from_slice(&back[..count - of_front]);
+        entries.queue.drain(..count);
+        self.len.store(entries.queue.len(), Ordering::Release);
+        count
+    }
+
     /// Passes each entry to `see`, and leaves it in the queue.
     pub fn for_each(&self, see: impl FnMut(&T)) {
         lock(&self.entries).queue.iter().for_each(see);
@@ -203,6 +219,25 @@ mod tests {
             [(); 4].map(|()| queue.pop()),
             [Some(0), Some(1), Some(2), None]
         );
+    }
+
+    #[test]
+    fn entries_are_appended_to_a_list_in_order_wherever_they_are_stored() {
+        let queue = BoundedQueue::new(8, Loss::Fatal);
+        let (mut list, mut next) = (Vec::new(), 0);
+        // The entries wrap around the end of the queue's memory again and again.
+        for (pushed, most) in [(5, 3), (6, 8), (8, 7), (3, 2), (2, 0), (4, 9), (0, 1)] {
+            for _ in 0..pushed {
+                assert_eq!(queue.push(next), Pushed::Stored);
+                next += 1;
+            }
+            let before = list.len();
+            let expected = most.min(next - before);
+            assert_eq!(queue.pop_into(most, &mut list), expected);
+            assert_eq!(list.len(), before + expected);
+            assert_eq!(queue.is_empty(), list.len() == next);
+        }
+        assert!(list.into_iter().eq(0..next));
     }
 
     #[test]

@@ -70,10 +70,26 @@ impl CompletionQueue {
     /// [`Error::CompletionQueueOverrun`] when all stored completions were taken and others were lost;
     /// [`Error::ForkedChild`].
     pub fn poll(&self, most: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
+        self.poll_by(|entries| entries.pop_many(most, take))
+    }
+
+    /// Like [`CompletionQueue::poll`], but appends the completions to a list. Allocates if the list has no room for
+    /// `most`, or for as many as the queue can hold.
+    ///
+    /// # Errors
+    /// Same as [`CompletionQueue::poll`].
+    pub fn poll_into(&self, most: usize, list: &mut Vec<Completion>) -> Result<usize> {
+        // Before the entries are locked.
+        list.reserve(most.min(self.capacity()));
+        self.poll_by(|entries| entries.pop_into(most, list))
+    }
+
+    #[inline]
+    fn poll_by(&self, mut pop: impl FnMut(&CqEntries) -> usize) -> Result<usize> {
         self.device.check_process()?;
-        let mut count = self.entries.pop_many(most, take);
+        let mut count = pop(&self.entries);
         if count == 0 && self.device.shards().progress_for(&self.entries) {
-            count = self.entries.pop_many(most, take);
+            count = pop(&self.entries);
         }
         if count == 0 {
             self.check_overrun()?;

@@ -21,9 +21,7 @@ impl CompletionQueueOps for CompletionQueue {
     }
 
     fn poll_into(&self, most: usize, completions: &mut Vec<Completion>) -> Result<usize> {
-        // Reserve first: the entries are locked while they are taken.
-        completions.reserve(most.min(self.capacity()));
-        Ok(self.poll(most, &mut |completion| completions.push(completion))?)
+        Ok(self.poll_into(most, completions)?)
     }
 
     fn wait(&self, deadline: Deadline) -> Result<Option<Completion>> {
