@@ -35,6 +35,7 @@ impl ProtectionDomain {
         &self.device
     }
 
+    #[inline]
     pub(crate) fn id(&self) -> Domain {
         self.id
     }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::completion_queue::CompletionQueue;
 use crate::error::{Error, Foreign, NicError, Result, SocketError};
-use crate::memory_region::{MemoryRegion, Segment};
+use crate::memory_region::Segment;
 use crate::pair_queues::PairQueues;
 use crate::protection_domain::ProtectionDomain;
 use crate::provider::{PreparedSendOps, QueuePairInit, QueuePairOps};
@@ -104,14 +104,21 @@ impl ProtectionDomain {
     }
 
     /// Checks that the regions of a request belong to this domain.
-    pub(crate) fn check_regions<'a>(
-        &self,
-        mut regions: impl Iterator<Item = &'a MemoryRegion>,
-    ) -> Result<()> {
-        if regions.all(|region| region.domain() == self.id()) {
-            return Ok(());
+    pub(crate) fn check_segments(&self, segments: &[Segment]) -> Result<()> {
+        match self.owns(segments) {
+            true => Ok(()),
+            false => Err(NicError::Foreign(Foreign::MemoryRegion).into()),
         }
-        Err(NicError::Foreign(Foreign::MemoryRegion).into())
+    }
+
+    #[inline]
+    fn owns(&self, segments: &[Segment]) -> bool {
+        let is_own = |segment: &Segment| segment.region().domain() == self.id();
+        match segments {
+            // The usual case. A loop over the segments would need the request in memory, and so a copy of it.
+            [only] => is_own(only),
+            all => all.iter().all(is_own),
+        }
     }
 }
 
@@ -205,8 +212,7 @@ impl QueuePair {
     /// # Errors
     /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign), [`Error::Verbs`]; the request was not posted.
     pub fn post_send(&self, mut request: SendRequest) -> Result<()> {
-        self.domain
-            .check_regions(request.segments().iter().map(Segment::region))?;
+        self.domain.check_segments(request.segments())?;
         self.pair.post_sends(slice::from_mut(&mut request)).1
     }
 
@@ -233,8 +239,7 @@ impl QueuePair {
     /// # Errors
     /// Same as [`QueuePair::post_send`].
     pub fn prepare(&self, request: SendRequest) -> Result<PreparedSend<'_>> {
-        self.domain
-            .check_regions(request.segments().iter().map(Segment::region))?;
+        self.domain.check_segments(request.segments())?;
         Ok(PreparedSend {
             request: self.pair.prepare(request)?,
             pair: self,
@@ -264,10 +269,8 @@ impl QueuePair {
             let mut batch = SmallVec::<[SendRequest; 4]>::with_capacity(expected);
             let mut foreign = Ok(());
             for request in requests.by_ref().take(most) {
-                foreign = self
-                    .domain
-                    .check_regions(request.segments().iter().map(Segment::region));
-                if foreign.is_err() {
+                if !self.domain.owns(request.segments()) {
+                    foreign = self.domain.check_segments(request.segments());
                     break;
                 }
                 batch.push(request);
@@ -290,8 +293,7 @@ impl QueuePair {
     /// # Errors
     /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign), [`Error::Verbs`]; the request was not posted.
     pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
-        self.domain
-            .check_regions(request.segments.iter().map(Segment::region))?;
+        self.domain.check_segments(&request.segments)?;
         self.pair.post_recv(request)
     }
 }

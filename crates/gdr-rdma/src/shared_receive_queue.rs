@@ -1,7 +1,6 @@
 //! Receive queues that several queue pairs share.
 
 use crate::error::{Feature, Result};
-use crate::memory_region::Segment;
 use crate::protection_domain::ProtectionDomain;
 use crate::provider::nic::work_request::{keyed, take_recv};
 use crate::types::SrqNumber;
@@ -55,8 +54,7 @@ impl SharedReceiveQueue {
     /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign),
     /// [`NicError::ForkedChild`](crate::NicError::ForkedChild); the request was not posted.
     pub fn post_recv(&self, mut request: RecvRequest) -> Result<()> {
-        let regions = request.segments.iter().map(Segment::region);
-        self.domain.check_regions(regions)?;
+        self.domain.check_segments(&request.segments)?;
         let segments = keyed(&request.segments);
         let by_key = gdr_roce::RecvRequest {
             id: request.id,

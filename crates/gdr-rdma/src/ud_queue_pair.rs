@@ -5,7 +5,6 @@ use gdr_roce::{Capabilities, Mtu, PostError, Psn, Qkey, Qpn, State};
 
 use crate::completion_queue::CompletionQueue;
 use crate::error::{Feature, Result, SocketError};
-use crate::memory_region::Segment;
 use crate::pair_queues::PairQueues;
 use crate::protection_domain::ProtectionDomain;
 use crate::provider::nic::work_request::{KeyedSegments, data, take};
@@ -181,8 +180,7 @@ impl UdQueuePair {
         if local.is_ipv4() != peer.is_ipv4() {
             return Err(SocketError::AddressFamily { local, peer }.into());
         }
-        let regions = request.segments().iter().map(Segment::region);
-        self.domain.check_regions(regions)?;
+        self.domain.check_segments(request.segments())?;
         let mut segments = KeyedSegments::new();
         let posted = self.pair.post_sends(|queue| {
             queue.push(&gdr_roce::UdSendRequest {
@@ -205,8 +203,7 @@ impl UdQueuePair {
     /// # Errors
     /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign), [`NicError::ForkedChild`](crate::NicError::ForkedChild); the request was not posted.
     pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
-        let regions = request.segments.iter().map(Segment::region);
-        self.domain.check_regions(regions)?;
+        self.domain.check_segments(&request.segments)?;
         post_recv(&self.pair, request)
     }
 }

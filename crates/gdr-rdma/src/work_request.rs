@@ -1,5 +1,7 @@
 //! Work requests.
 
+use std::mem;
+
 use gdr_roce::{AtomicOp, Immediate, Operation, Remote, SendFlags, WrId};
 use smallvec::SmallVec;
 
@@ -20,12 +22,22 @@ pub(crate) enum Data {
 
 impl Data {
     /// Appends a segment, replacing inline bytes.
-    #[inline]
-    fn push(&mut self, segment: Segment) {
-        match self {
-            Self::Segments(segments) => segments.push(segment),
-            Self::Inline(_) => *self = Self::Segments(SmallVec::from_iter([segment])),
-        }
+    // By value, and without a call for the first segment, so that a new request needs no copy in memory. Always
+    // inlined: only the caller shows that the request is new.
+    #[inline(always)]
+    fn with(self, segment: Segment) -> Self {
+        Self::Segments(match self {
+            Self::Segments(empty) if empty.is_empty() && !empty.spilled() => {
+                // It owns nothing, but dropping it would be a call.
+                mem::forget(empty);
+                Segments::from_buf([segment])
+            }
+            Self::Segments(mut segments) => {
+                segments.push(segment);
+                segments
+            }
+            Self::Inline(_) => Segments::from_buf([segment]),
+        })
     }
 
     #[inline]
@@ -51,10 +63,12 @@ macro_rules! send_methods {
     ($request:ty) => {
         impl $request {
             /// Appends a segment, and discards any inline bytes.
-            #[inline]
-            pub fn segment(mut self, segment: Segment) -> Self {
-                self.data.push(segment);
-                self
+            #[inline(always)]
+            pub fn segment(self, segment: Segment) -> Self {
+                Self {
+                    data: self.data.with(segment),
+                    ..self
+                }
             }
 
             /// Copies these bytes now, to be sent inline; they need not be registered. Discards any segments.
