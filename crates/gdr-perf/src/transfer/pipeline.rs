@@ -448,50 +448,63 @@ impl<'a> Pipeline<'a> {
             sender.groups.push_back(Posted { at: now, groups: 1 });
             return Ok(());
         }
-        let pair = &self.pairs.all()[queue_pair];
-        let (slots, every) = (self.layout.slots, self.every);
-        // Both advance with the messages, which is cheaper than a division for each.
-        let (mut slot, mut signalled) = (first % slots, first + every - 1);
-        let mut next = first;
-        while next < first + count {
-            let at = Instant::now();
-            let numbers = next..(first + count).min(next + u64::from(self.plan.post_list));
-            next = numbers.end;
-            let mut made = Ok(());
-            let posted = pair.post_sends(numbers.map_while(|number| {
-                let request = self.request(queue_pair, number, slot);
-                let request = request.map_err(|error| made = Err(error)).ok()?;
-                slot = if slot + 1 == slots { 0 } else { slot + 1 };
-                if number < signalled {
-                    return Some(request.unsignalled());
-                }
-                signalled += every;
-                Some(request)
-            }));
-            posted.map_err(|batch| batch.error)?;
-            made?;
-            let sender = &mut self.senders[queue_pair];
-            // Groups whose last request is in this list.
-            let groups = next / every - sender.posted / every;
-            sender.posted = next;
-            if groups > 0 {
-                sender.groups.push_back(Posted { at, groups });
+        let end = first + count;
+        while self.senders[queue_pair].posted < end {
+            let numbers = self.senders[queue_pair].posted..end;
+            // Chosen once per list, so that the code which makes a request has no other operations in it. With them, it
+            // makes the request in memory and copies it into the list, which takes longer than the rest.
+            match (self.plan.verb.operation(), self.inline.is_empty()) {
+                (Operation::Write, true) => self.post_list(queue_pair, numbers, Self::write)?,
+                (Operation::Read, _) => self.post_list(queue_pair, numbers, Self::read)?,
+                _ => self.post_list(queue_pair, numbers, Self::request)?,
             }
         }
         Ok(())
     }
 
-    /// Makes request number `number` of a queue pair, from or to a slot.
+    /// Posts the first requests of `numbers` as a list. `make` is [`Self::request`], or one for this operation only.
     #[inline]
+    fn post_list(
+        &mut self,
+        queue_pair: usize,
+        numbers: Range<u64>,
+        mut make: impl FnMut(&mut Self, usize, u64, u64) -> Result<SendRequest>,
+    ) -> Result<()> {
+        let first = numbers.start;
+        let end = numbers.end.min(first + u64::from(self.plan.post_list));
+        let (slots, every) = (self.layout.slots, self.every);
+        // Both advance with the messages, which is cheaper than a division for each.
+        let (mut slot, mut signalled) = (first % slots, first / every * every + every - 1);
+        let at = Instant::now();
+        let mut made = Ok(());
+        let posted = self.pairs.all()[queue_pair].post_sends((first..end).map_while(|number| {
+            let request = make(self, queue_pair, number, slot);
+            let request = request.map_err(|error| made = Err(error)).ok()?;
+            slot = if slot + 1 == slots { 0 } else { slot + 1 };
+            if number < signalled {
+                return Some(request.unsignalled());
+            }
+            signalled += every;
+            Some(request)
+        }));
+        posted.map_err(|batch| batch.error)?;
+        made?;
+        let sender = &mut self.senders[queue_pair];
+        sender.posted = end;
+        // Groups whose last request is in this list.
+        let groups = end / every - first / every;
+        if groups > 0 {
+            sender.groups.push_back(Posted { at, groups });
+        }
+        Ok(())
+    }
+
+    /// Makes request number `number` of a queue pair, from or to a slot.
     fn request(&mut self, queue_pair: usize, number: u64, slot: u64) -> Result<SendRequest> {
         let offset = self.layout.offset(queue_pair, slot);
         let id = id(queue_pair, number);
-        // Build the segment first: a request is long, and each call in between may copy it.
         Ok(match self.plan.verb.operation() {
-            Operation::Read => {
-                let segment = self.memory.incoming.segment(offset, self.size)?;
-                SendRequest::read(id, self.remote.outgoing.at(offset)).segment(segment)
-            }
+            Operation::Read => self.read(queue_pair, number, slot)?,
             Operation::Atomic => {
                 let counter = self.layout.offset(queue_pair, 0);
                 let op = match self.plan.atomic {
@@ -522,6 +535,24 @@ impl<'a> Pipeline<'a> {
         })
     }
 
+    /// Like [`Self::request`], for a WRITE that is not inline.
+    #[inline(always)]
+    fn write(&mut self, queue_pair: usize, number: u64, slot: u64) -> Result<SendRequest> {
+        let offset = self.layout.offset(queue_pair, slot);
+        let segment = self.memory.outgoing.segment(offset, self.size)?;
+        let to = self.remote.incoming.at(offset);
+        Ok(SendRequest::write(id(queue_pair, number), to).segment(segment))
+    }
+
+    /// Like [`Self::request`], for a READ.
+    #[inline(always)]
+    fn read(&mut self, queue_pair: usize, number: u64, slot: u64) -> Result<SendRequest> {
+        let offset = self.layout.offset(queue_pair, slot);
+        let segment = self.memory.incoming.segment(offset, self.size)?;
+        let from = self.remote.outgoing.at(offset);
+        Ok(SendRequest::read(id(queue_pair, number), from).segment(segment))
+    }
+
     /// Waits for a completion, and takes all that are available. Returns one time for all of them, because reading the
     /// clock for each would take a tenth of the time of a short message.
     fn complete(&mut self, wait: &mut Wait, observe: Observe<'_>) -> Result<Instant> {
@@ -543,14 +574,20 @@ impl<'a> Pipeline<'a> {
                 wait.idle(observe)?;
             }
         }
-        for completion in completions.drain(..) {
-            let (queue_pair, number) = of_id(completion.id);
-            if completion.opcode.is_receive() {
-                self.received(queue_pair, completion.byte_len)?;
+        let kind = |it: &Completion| (of_id(it.id).0, it.opcode.is_receive());
+        // What follows a completion takes less time once for several than for each.
+        for run in completions.chunk_by(|one, next| kind(one) == kind(next)) {
+            let Some(last) = run.last() else { continue };
+            let (queue_pair, number) = of_id(last.id);
+            if last.opcode.is_receive() {
+                for completion in run {
+                    self.received(queue_pair, completion.byte_len)?;
+                }
             } else {
-                self.sent(queue_pair, number)?;
+                self.sent(queue_pair, number, run.len() as u64)?;
             }
         }
+        completions.clear();
         self.completions = completions;
         let now = Instant::now();
         wait.progress();
@@ -570,22 +607,27 @@ impl<'a> Pipeline<'a> {
         self.post_receive(queue_pair)
     }
 
-    fn sent(&mut self, queue_pair: usize, number: u64) -> Result<()> {
+    /// Records that the next `groups` of a queue pair are complete, up to request number `last`.
+    fn sent(&mut self, queue_pair: usize, last: u64, groups: u64) -> Result<()> {
         if self.checks_results() {
-            self.check_results(queue_pair, number)?;
+            self.check_results(queue_pair, last)?;
         }
         let sender = &mut self.senders[queue_pair];
-        sender.completed = number + 1;
-        if let Some(posted) = sender.groups.front_mut() {
-            let at = posted.at;
-            posted.groups -= 1;
+        sender.completed = last + 1;
+        let mut left = groups;
+        while left > 0
+            && let Some(posted) = sender.groups.front_mut()
+        {
+            let ended = Posted {
+                groups: left.min(posted.groups),
+                ..*posted
+            };
+            left -= ended.groups;
+            posted.groups -= ended.groups;
             if posted.groups == 0 {
                 sender.groups.pop_front();
             }
-            match self.ended.last_mut() {
-                Some(last) if last.at == at => last.groups += 1,
-                _ => self.ended.push(Posted { at, groups: 1 }),
-            }
+            self.ended.push(ended);
         }
         Ok(())
     }
