@@ -33,6 +33,8 @@ pub(super) struct Pipeline<'a> {
     layout: Layout,
     depth: u64,
     every: u64,
+    /// How many groups the queue must have room for before any is posted, unless fewer are left.
+    least: u64,
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
     inline: Vec<u8>,
@@ -101,6 +103,10 @@ impl<'a> Pipeline<'a> {
             true => every.min(layout.slots),
             false => every,
         };
+        // As in perftest, requests wait until there is room for a list of them. Otherwise lists stay short: a few
+        // completions make room for a short list, and the peer acknowledges it as soon as it has arrived. No more than
+        // a quarter of the queue waits, so that the device always has something to send.
+        let list = u64::from(plan.post_list).min(depth / 4);
         let of_each = 0..plan.sequences();
         let mut pipeline = Self {
             plan,
@@ -113,6 +119,7 @@ impl<'a> Pipeline<'a> {
             layout,
             depth,
             every,
+            least: (list / every).max(1),
             senders: of_each.clone().map(|_| Sender::default()).collect(),
             receivers: of_each.map(|_| Receiver::default()).collect(),
             inline: Vec::new(),
@@ -429,13 +436,14 @@ impl<'a> Pipeline<'a> {
         self.senders.iter().map(|sender| sender.completed).sum()
     }
 
-    /// Posts groups of requests while the queue has room. A single request counts from `now`, which was read just
-    /// before: as in perftest, the clock is read once per request.
+    /// Posts groups of requests if the queue has room for a list of them, or for all that are left. A single request
+    /// counts from `now`, which was read just before: as in perftest, the clock is read once per request.
     fn post(&mut self, queue_pair: usize, goal: u64, now: Instant) -> Result<()> {
         let sender = &self.senders[queue_pair];
         let room = self.depth - (sender.posted - sender.completed);
-        let groups = (room / self.every).min((goal - sender.posted) / self.every);
-        if groups == 0 {
+        let left = (goal - sender.posted) / self.every;
+        let groups = (room / self.every).min(left);
+        if groups == 0 || groups < self.least.min(left) {
             return Ok(());
         }
         let first = sender.posted;
@@ -770,10 +778,71 @@ mod tests {
         }
     }
 
+    /// Two ends in this process, with their first queue pairs connected.
+    fn ends(plan: &Plan) -> [(QueuePairs, EndMemory); 2] {
+        let own = LocalEnd::from(TransferMemory::Host);
+        let ends = [(); 2].map(|()| {
+            let device = Device::soft_with(SoftOptions::default().port(0)).unwrap();
+            let domain = device.protection_domain();
+            let memory = EndMemory::new(&domain, &own, plan.registered_bytes()).unwrap();
+            (QueuePairs::new(&domain, plan).unwrap(), memory)
+        });
+        for (one, other) in [(0, 1), (1, 0)] {
+            let endpoint = ends[other].0.all()[0].endpoint();
+            let connected = ends[one].0.connect(0, &endpoint, Mtu::B1024, plan, LIMIT);
+            connected.unwrap();
+        }
+        ends
+    }
+
     fn message(error: Result<u64>) -> String {
         match error {
             Err(error @ Error::WrongData { .. }) => error.to_string(),
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn requests_wait_for_room_for_a_list_but_the_last_ones_are_posted() {
+        for (verb, signal_every, goal) in [
+            (Verb::WriteBw, 1, 1001),
+            (Verb::WriteBw, 6, 1002),
+            (Verb::ReadBw, 1, 77),
+        ] {
+            let plan = Plan {
+                sizes: vec![8],
+                signal_every,
+                post_list: 32,
+                ..Plan::new(verb)
+            };
+            let [ours, theirs] = ends(&plan);
+            let remote = remote(&theirs.1);
+            let mut client =
+                Pipeline::new(&plan, Role::Client, 0, &ours.0, &ours.1, remote).unwrap();
+            let mut wait = Wait::new(&plan, 8);
+            let list = 32.min(plan.tx_depth / 4) / signal_every * signal_every;
+            let mut groups = 0;
+            while client.completed() < goal {
+                let before = client.senders[0].posted;
+                client.post(0, goal, Instant::now()).unwrap();
+                let posted = client.senders[0].posted;
+                let together = posted - before;
+                assert!(
+                    together == 0 || together >= list.into() || posted == goal,
+                    "{verb}: {together} after {before}"
+                );
+                let in_flight = posted - client.completed();
+                assert!(
+                    posted == goal || u64::from(plan.tx_depth) - in_flight < list.into(),
+                    "{verb}: only {in_flight} in flight after {posted}"
+                );
+                client
+                    .complete(&mut wait, &mut |_| ControlFlow::Continue(()))
+                    .unwrap();
+                groups += client.ended.drain(..).map(|it| it.groups).sum::<u64>();
+            }
+            assert_eq!(groups * u64::from(signal_every), goal);
+            assert!(client.senders[0].groups.is_empty());
         }
     }
 
@@ -784,19 +853,7 @@ mod tests {
             verify: Verification::On,
             ..Plan::new(Verb::WriteBw)
         };
-        let device = || Device::soft_with(SoftOptions::default().port(0)).unwrap();
-        let (here, there) = (device(), device());
-        let domains = [here.protection_domain(), there.protection_domain()];
-        let own = LocalEnd::from(TransferMemory::Host);
-        let [ours, theirs] = [0, 1].map(|end| {
-            let memory = EndMemory::new(&domains[end], &own, plan.registered_bytes()).unwrap();
-            (QueuePairs::new(&domains[end], &plan).unwrap(), memory)
-        });
-        for (one, other) in [(&ours.0, &theirs.0), (&theirs.0, &ours.0)] {
-            let endpoint = other.all()[0].endpoint();
-            let connected = one.connect(0, &endpoint, Mtu::B1024, &plan, LIMIT);
-            connected.unwrap();
-        }
+        let [ours, theirs] = ends(&plan);
         let mut client =
             Pipeline::new(&plan, Role::Client, 0, &ours.0, &ours.1, remote(&theirs.1)).unwrap();
         let mut server = Pipeline::new(

@@ -129,7 +129,8 @@ pub struct Plan {
     pub rx_depth: u32,
     /// One request in this many has a completion, for bandwidth.
     pub signal_every: u32,
-    /// Up to this many requests are posted in one call, for bandwidth.
+    /// Up to this many requests are posted in one call, for bandwidth. They wait until the queue has room for as many,
+    /// or for a quarter of [`tx_depth`](Self::tx_depth) if that is less.
     pub post_list: u32,
     /// Messages up to this length are sent inline from host memory.
     pub inline: u32,
