@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::num::NonZeroU16;
-use std::sync::OnceLock;
 
 use gdr_cuda::{DriverKind, Gpu};
+use gdr_process::Inherited;
 use rustix::thread::sched_getaffinity;
 
 use crate::copier::cpu_pool::local_cpus;
@@ -31,7 +31,7 @@ pub fn profile_key(gpu: &Gpu, mapping: &Mapping) -> ProfileKey {
 /// Returns the name of this machine's CPU. It is read only once, because the Linux kernel takes microseconds for each
 /// CPU in `/proc/cpuinfo`.
 fn own_cpu() -> &'static str {
-    static NAME: OnceLock<String> = OnceLock::new();
+    static NAME: Inherited<String> = Inherited::new();
     NAME.get_or_init(|| {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         cpu_name(&cpuinfo).unwrap_or_else(|| std::env::consts::ARCH.to_owned())

@@ -13,7 +13,7 @@
 use std::ffi::OsStr;
 use std::num::NonZeroU16;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gdr_copy::plan::{CopyDirection, CopyEngineUse, HostMemory, PathLimits, Planner, ResidentUse};
 use gdr_copy::{
@@ -21,6 +21,7 @@ use gdr_copy::{
     calibration_for,
 };
 use gdr_cuda::{DeviceBuffer, Driver, Gpu, Ordinal};
+use gdr_process::Inherited;
 
 /// Shorter reads are loaded before the copy engine's thread has queued them.
 const SHORTEST_BY_ENGINE: usize = 16 << 10;
@@ -84,7 +85,7 @@ impl Costs {
 
 /// Returns the limits that the environment sets; `None` if the calling thread makes every copy.
 pub(crate) fn limits() -> Option<PathLimits> {
-    static LIMITS: OnceLock<Option<PathLimits>> = OnceLock::new();
+    static LIMITS: Inherited<Option<PathLimits>> = Inherited::new();
     *LIMITS.get_or_init(|| {
         let mode = gdr_process::variable("GDR_COPY");
         let threads = gdr_process::variable("GDR_COPY_THREADS");

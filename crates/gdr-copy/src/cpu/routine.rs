@@ -2,7 +2,8 @@
 
 use core::fmt;
 use std::ffi::{OsStr, OsString};
-use std::sync::OnceLock;
+
+use gdr_process::Inherited;
 
 #[cfg(target_arch = "aarch64")]
 use super::aarch64::ROUTINES as NATIVE;
@@ -75,7 +76,7 @@ impl Routine {
 
     /// Returns all routines that this CPU can run, best first; the last is always `portable`.
     pub fn supported() -> &'static [&'static Self] {
-        static SUPPORTED: OnceLock<Vec<&'static Routine>> = OnceLock::new();
+        static SUPPORTED: Inherited<Vec<&'static Routine>> = Inherited::new();
         SUPPORTED.get_or_init(|| all().filter(|routine| (routine.0.detect)()).collect())
     }
 
@@ -276,7 +277,7 @@ impl fmt::Display for ChoiceReason {
 /// [`ChoiceReason`], not an error. The variable is read once, at the first call.
 #[inline]
 pub fn choice() -> &'static RoutineChoice {
-    static CHOICE: OnceLock<RoutineChoice> = OnceLock::new();
+    static CHOICE: Inherited<RoutineChoice> = Inherited::new();
     CHOICE.get_or_init(|| RoutineChoice::of(gdr_process::variable(VARIABLE).as_deref()))
 }
 
