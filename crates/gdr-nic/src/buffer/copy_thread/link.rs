@@ -25,6 +25,10 @@ const LOOK: Duration = Duration::from_micros(300);
 /// The maximum sleep between checks of streams that have work for other processes.
 const NEXT_LOOK: Duration = Duration::from_millis(20);
 
+/// The number of copies in a row after which a job of another kind has its turn: while two processes send to each other
+/// without a pause, there is always a copy, and yet each has to open the other's memory.
+const COPIES_FIRST: u32 = 64;
+
 /// A copy of registered memory that was handed over.
 #[derive(Debug)]
 pub(super) struct HandOver {
@@ -96,9 +100,11 @@ pub(super) struct Link {
 
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// Copies, which have priority: opening and closing memory takes the driver longer than the engine waits.
+    /// Copies, which mostly go first: opening and closing memory takes the driver longer than the engine waits.
     copies: VecDeque<Job>,
     others: VecDeque<Job>,
+    /// The number of copies taken while another job waited.
+    copies_first: u32,
     is_blocked: bool,
     /// Set once the engine's side was dropped, or the thread has ended.
     has_ended: bool,
@@ -108,6 +114,11 @@ pub(super) struct Work {
 
 impl Work {
     fn pop(&mut self) -> Option<Job> {
+        if self.others.is_empty() || self.copies_first >= COPIES_FIRST {
+            self.copies_first = 0;
+            return self.others.pop_front().or_else(|| self.copies.pop_front());
+        }
+        self.copies_first += 1;
         self.copies.pop_front().or_else(|| self.others.pop_front())
     }
 
@@ -206,5 +217,28 @@ impl Link {
                 return Next::Look;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_opened_although_there_is_always_a_copy() {
+        let mut work = Work::default();
+        let opens = [PeerId::next(), PeerId::next()];
+        work.others.extend(opens.map(|id| Job::Close { id }));
+        for turn in opens {
+            for _ in 0..COPIES_FIRST {
+                let id = PeerId::next();
+                work.copies.push_back(Job::Close { id });
+                assert!(matches!(work.pop(), Some(Job::Close { id: popped }) if popped == id));
+            }
+            work.copies.push_back(Job::Close { id: PeerId::next() });
+            assert!(matches!(work.pop(), Some(Job::Close { id }) if id == turn));
+            work.copies.clear();
+        }
+        assert!(work.pop().is_none());
     }
 }
