@@ -646,7 +646,7 @@ fn a_port_that_is_not_for_this_user_is_named_with_its_reason() {
         .tempdir()
         .unwrap();
     let program = directory.path().join("gdr");
-    std::fs::copy(cargo_bin!("gdr"), &program).unwrap();
+    crate::copy_program(cargo_bin!("gdr"), &program);
     let mut command = Command::new("setpriv");
     command
         .args([

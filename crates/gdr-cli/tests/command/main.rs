@@ -51,6 +51,16 @@ fn gdr<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
         .unwrap()
 }
 
+/// Copies a program that the test then runs. Another process writes the copy: a child that a different test starts
+/// meanwhile would inherit a descriptor of this process for writing, and the kernel does not run such a file.
+fn copy_program(from: impl AsRef<Path>, to: &Path) {
+    Command::new("cp")
+        .arg(from.as_ref())
+        .arg(to)
+        .assert()
+        .success();
+}
+
 /// Variables of the caller that would change what `gdr` does.
 const OF_THE_CALLER: [&str; 13] = [
     "GDR_BACKEND",

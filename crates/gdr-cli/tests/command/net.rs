@@ -187,7 +187,7 @@ fn all_processes_of_the_hosts_end_when_gdr_is_killed() {
 fn no_privilege_is_needed_and_the_user_stays_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let gdr = folder.path().join("gdr");
-    fs::copy(cargo_bin!("gdr"), &gdr).unwrap();
+    crate::copy_program(cargo_bin!("gdr"), &gdr);
     let mut user = prepared(&gdr);
     let show = "echo $(id -u) $(id -g); grep CapEff /proc/self/status";
     user.args(["net", "--hosts", "1", "--", "sh", "-c", show]);

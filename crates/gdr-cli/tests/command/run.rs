@@ -180,7 +180,7 @@ fn a_statically_linked_program_is_refused() {
 fn a_setuid_program_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");
-    fs::copy("/bin/true", &program).unwrap();
+    crate::copy_program("/bin/true", &program);
     if std::os::unix::fs::chown(&program, Some(65534), None).is_err() {
         skip::skip("only root makes a program of another user");
         return;
@@ -235,7 +235,7 @@ fn the_library_beside_gdr_is_found() {
     fs::create_dir_all(prefix.path().join("bin")).unwrap();
     fs::create_dir_all(prefix.path().join("lib")).unwrap();
     let gdr = prefix.path().join("bin/gdr");
-    fs::copy(assert_cmd::cargo_bin!("gdr"), &gdr).unwrap();
+    crate::copy_program(assert_cmd::cargo_bin!("gdr"), &gdr);
     symlink(library(), prefix.path().join("lib/gdr")).unwrap();
     let output = Command::new(&gdr)
         .env_remove("GDR_VERBS_LIBRARY")
