@@ -228,8 +228,8 @@ impl Mapping {
 
     /// Copies GPU memory at `offset` into `bytes`.
     ///
-    /// The values are no older than the call. Reading is slow: each 64-byte line takes a PCIe round trip (about 1 us),
-    /// and only a few are in flight at once. Above about 8 KiB, `cuMemcpy` is faster.
+    /// Returns the bytes as they are during the call. Each 64-byte line takes a PCIe round trip (about 1 us), and only a
+    /// few are in flight at once. Above about 8 KiB, `cuMemcpy` is faster.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], in which case nothing is read; [`Error::ForkedChild`].

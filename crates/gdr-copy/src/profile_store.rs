@@ -152,7 +152,7 @@ fn machine_of(mapping: &Mapping) -> Machine {
 }
 
 /// Returns the costs of copies between this process and `mapping`, on `gpu`: the user's profile for this machine, or
-/// the built-in costs if there is none. Nothing is measured.
+/// the built-in costs for a machine without one. Measures nothing.
 ///
 /// # Errors
 /// [`ProfileError`] if a profile exists but cannot be used.

@@ -243,7 +243,7 @@ const PCAP: &str = "GDR_PCAP";
 /// Corrects three assumptions of NCCL about NICs, unless the user has set the variables. These devices access the
 /// memory of every GPU wherever they are in the PCI tree; NCCL 2.28 crashes with a segmentation fault if it looks for
 /// NICs driven by GPUs and finds only these; and between two GPUs of a host they are faster than two channels, which
-/// NCCL gives a NIC of unknown PCI speed.
+/// is what NCCL 2.28 gives them, whatever speed they report.
 const OF_NCCL: [(&str, &str); 3] = [
     ("NCCL_NET_GDR_LEVEL", "SYS"),
     ("NCCL_GIN_TYPE", "2"),

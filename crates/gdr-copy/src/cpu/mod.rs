@@ -27,7 +27,7 @@
 //!
 //! # Order
 //!
-//! Within one call, there is none: the parts of a write-combined range may become visible in any order.
+//! Within one call, the parts of a write-combined range may become visible in any order.
 //!
 //! Between calls on one thread:
 //!
@@ -181,8 +181,8 @@ pub unsafe fn copy_few_to(window: *mut u8, host: *const u8, len: usize) {
     fence::store_fence();
 }
 
-/// Copies `len` bytes from a window into host memory. The data is no older than the call, and is loaded after every
-/// earlier load of this thread (see the [module page](self)).
+/// Copies `len` bytes from a window into host memory. Loads the bytes as they are during the call, after every earlier
+/// load of this thread (see the [module page](self)).
 ///
 /// # Safety
 /// - The 64-byte lines that contain the `len` bytes at `window` are mapped with `caching` and stay mapped; no `&mut`
@@ -208,8 +208,8 @@ pub unsafe fn copy_from(
     unsafe { copy_from_unfenced(routine, caching, host, window, len) };
 }
 
-/// Like [`copy_from`] without the initial fence, so that several such reads overlap. The data is no older than the last
-/// [`fresh_load_fence`](fence::fresh_load_fence) of this thread, and such reads are not ordered among each other.
+/// Like [`copy_from`] without the initial fence, so that several such reads overlap, in any order. May return bytes as
+/// they were at the last [`fresh_load_fence`](fence::fresh_load_fence) of this thread, but not older ones.
 ///
 /// # Safety
 /// Same as [`copy_from`].

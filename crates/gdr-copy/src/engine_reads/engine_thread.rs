@@ -211,7 +211,8 @@ impl EngineThread {
         true
     }
 
-    /// Begins a request. Returns `None` if the read is no longer worthwhile.
+    /// Begins a request. Returns `None` if its source was removed, or if the reader will have loaded the rest before a
+    /// piece arrives.
     fn begin(
         &self,
         slot: &Slot,

@@ -337,7 +337,7 @@ fn by_dma_buf_call(
         });
         skip = 0;
     }
-    // The export is no longer needed, because the references above keep the memory allocated.
+    // The references above keep the memory allocated.
     drop(fd);
     let (first, _, _) = range.widening();
     Ok(widen(

@@ -7,7 +7,7 @@ pub(super) enum Trust {
     Measured,
     /// The source of the open kernel modules has the structures and rules in `abi`.
     Read,
-    /// There is no evidence: used only if every call is accepted and the self-test passes.
+    /// Neither: the backend uses such a version only if every call is accepted and the self-test passes.
     Unknown,
 }
 

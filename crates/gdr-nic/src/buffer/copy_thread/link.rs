@@ -103,7 +103,7 @@ pub(super) struct Work {
     /// Copies, which mostly go first: opening and closing memory takes the driver longer than the engine waits.
     copies: VecDeque<Job>,
     others: VecDeque<Job>,
-    /// The number of copies taken while another job waited.
+    /// The number of copies taken since the last other job, while another one waited.
     copies_first: u32,
     is_blocked: bool,
     /// Set once the engine's side was dropped, or the thread has ended.
@@ -114,12 +114,15 @@ pub(super) struct Work {
 
 impl Work {
     fn pop(&mut self) -> Option<Job> {
-        if self.others.is_empty() || self.copies_first >= COPIES_FIRST {
+        if self.others.is_empty() {
+            return self.copies.pop_front();
+        }
+        if self.copies.is_empty() || self.copies_first >= COPIES_FIRST {
             self.copies_first = 0;
-            return self.others.pop_front().or_else(|| self.copies.pop_front());
+            return self.others.pop_front();
         }
         self.copies_first += 1;
-        self.copies.pop_front().or_else(|| self.others.pop_front())
+        self.copies.pop_front()
     }
 
     fn has_jobs(&self) -> bool {
@@ -227,6 +230,7 @@ mod tests {
     #[test]
     fn memory_is_opened_although_there_is_always_a_copy() {
         let mut work = Work::default();
+        // The queue decides the order, not the kind of a job, so one kind stands for all.
         let opens = [PeerId::next(), PeerId::next()];
         work.others.extend(opens.map(|id| Job::Close { id }));
         for turn in opens {
