@@ -125,7 +125,16 @@ pub(crate) fn emit<E>(
     out: &mut [u8],
     fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
 ) -> Result<usize, E> {
-    let at = headers.emit(len, out);
+    emit_payload(headers.emit(len, out), len, out, fill)
+}
+
+/// Like [`emit`], after the headers, which end at `at`.
+pub(crate) fn emit_payload<E>(
+    at: usize,
+    len: usize,
+    out: &mut [u8],
+    fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<usize, E> {
     fill(&mut out[at..at + len])?;
     let end = at + len + padding(len) + icrc::LEN;
     out[at + len..end].fill(0);

@@ -193,6 +193,11 @@ impl Congestion {
         self.share(longest.max(filling))
     }
 
+    /// Returns whether [`Congestion::wait`] may hold packets back.
+    pub(super) const fn is_paced(&self) -> bool {
+        self.paced
+    }
+
     /// Returns when the next packet may be sent, if that is after `now`.
     pub(super) fn wait(&mut self, now: Time, round_trip: &RoundTrip) -> Option<Time> {
         if !self.paced {
@@ -209,8 +214,9 @@ impl Congestion {
     }
 
     /// Accounts for packets sent at `now`.
-    pub(super) fn sent(&mut self, now: Time, packets: u32, round_trip: &RoundTrip) {
+    pub(super) fn sent(&mut self, now: impl Fn() -> Time, packets: u32, round_trip: &RoundTrip) {
         if self.paced {
+            let now = now();
             // Send time that a late caller missed is forfeited beyond `catch_up`; otherwise it would be spent in one
             // burst.
             let earliest = Time::since_epoch(now.elapsed().saturating_sub(self.catch_up));

@@ -12,6 +12,7 @@
 mod ack;
 mod arrivals;
 mod congestion;
+mod fast_path;
 mod round_trip;
 mod selective;
 mod send_wqe;

@@ -6,7 +6,7 @@ use super::{ReadPiece, Requester};
 use crate::attributes::ATOMICS_OF_OWN_KIND;
 use crate::completion::WcStatus;
 use crate::connection::{Connection, ConnectionFailed, Notifications, emit, emit_empty};
-use crate::memory::{AtomicOp, Memory, PayloadBy};
+use crate::memory::{AccessError, AtomicOp, Memory, PayloadBy};
 use crate::payload::MOST_MERGED;
 use crate::psn::Psn;
 use crate::request::{Operation, Remote, SendFlags};
@@ -47,17 +47,8 @@ impl Requester {
             return self.poll_missing(now, connection, memory, out, notifications);
         }
         let outstanding = self.next.distance_from(self.una);
-        let window = match self.probe {
-            // Until an answer shows whether the other packets are lost, only the first is retransmitted.
-            Some(_) => 1,
-            // The peer keeps packets beyond a gap, so it holds some of those that are unacknowledged, and reports with
-            // them whether the gap is closed. The pacing limits the rate.
-            None if self.missing.is_under_way() => {
-                self.config.max_window.min(2 * self.congestion.window())
-            }
-            None => self.congestion.window(),
-        };
-        let Some(wqe) = self.send_queue.get_mut(self.cursor) else {
+        let window = self.window();
+        let Some(wqe) = self.send_queue.get(self.cursor) else {
             return Ok(None);
         };
         // It completes with its error after the requests before it. Requests execute in order, so nothing after it is
@@ -101,141 +92,236 @@ impl Requester {
                 self.next
             }
         };
-        // Nothing is outstanding: what the path carried before the pause may no longer hold.
+        let expects_response = wqe.expects_response();
+        self.begin_after_pause(|| now);
+        let index = self.next.distance_from(first);
+        let written = match expects_response {
+            true => self.write_response_request(now, connection, memory, index, out),
+            false => self.write_next_part(now, connection, memory, index, out),
+        };
+        written.or_else(|_| self.cannot_send(notifications))
+    }
+
+    /// Returns how many packets may be unacknowledged now.
+    pub(super) fn window(&self) -> u32 {
+        match self.probe {
+            // Until an answer shows whether the other packets are lost, only the first is retransmitted.
+            Some(_) => 1,
+            // The peer keeps packets beyond a gap, so it holds some of those that are unacknowledged, and reports with
+            // them whether the gap is closed. The pacing limits the rate.
+            None if self.missing.is_under_way() => {
+                self.config.max_window.min(2 * self.congestion.window())
+            }
+            None => self.congestion.window(),
+        }
+    }
+
+    /// Starts a round if nothing is outstanding: what the path carried before the pause may no longer hold.
+    pub(super) fn begin_after_pause(&mut self, now: impl Fn() -> Time) {
         if self.highest == self.una {
+            let now = now();
             let idle_since = self.progress_at;
             self.congestion.restart(now, idle_since, &self.round_trip);
             self.progress_at = now;
             self.attempt_at = now;
         }
-        let index = self.next.distance_from(first);
-        let offset = index * connection.mtu.bytes() as u32;
-        // False while retransmissions are outstanding: packets beyond a gap are acknowledged when it closes, so they
-        // cannot be timed, and the peer does not keep those that refer to their payload.
-        let new = self.next == self.highest && !self.missing.is_under_way();
-        // Initialized in place, as headers are large.
-        let mut headers;
-        let (payload, packets, by) = if wqe.expects_response() {
-            // A repeated READ request ends where the original did, so that the peer finds it among its latest READs.
-            let repeated = self.outstanding_reads.get(self.reads_sent);
-            let packets = match repeated {
-                Some(piece) => piece.last.distance_from(self.next) + 1,
-                None => {
-                    let piece = self
-                        .congestion
-                        .read_share(self.config.read_packets, self.attributes.max_rd_atomic);
-                    (wqe.packets - index).min(piece)
-                }
-            };
-            // With nothing outstanding no acknowledgement can make room, so the request is sent regardless.
-            if outstanding > 0 && outstanding + packets > window {
-                self.congestion.limit();
-                return Ok(None);
-            }
-            // The peer has resources for only so many READs and atomics, and refuses more.
-            let most = usize::from(self.attributes.max_rd_atomic);
-            // A peer that runs this crate keeps more atomic results than the program permits, at 16 bytes each.
-            let pipelined = self.is_of_own_kind && wqe.is_atomic();
-            let most = match pipelined {
-                true => most.max(ATOMICS_OF_OWN_KIND),
-                false => most,
-            };
-            if self.reads_sent >= most {
-                self.congestion.limit_reads();
-                return Ok(None);
-            }
-            if repeated.is_none() {
-                let (first, last) = (self.next, self.next.wrapping_add(packets - 1));
-                self.outstanding_reads.push_back(ReadPiece {
-                    first,
-                    last,
-                    repeated: false,
-                });
-            }
-            self.reads_sent += 1;
-            headers = wqe.read_request(connection, self.next, index, packets);
-            headers.bth.filled = pipelined;
-            (wqe.response_request_payload(), packets, PayloadBy::Copy)
-        } else {
-            let mtu = connection.mtu;
-            // A retransmitted packet carries its payload: after a gap the peer keeps nothing that refers to it.
-            let chosen = match new {
-                true => wqe
-                    .payload
-                    .choose(memory, offset, MOST_MERGED, wqe.len, mtu),
-                false => Ok(0),
-            };
-            let Ok(merged) = chosen else {
-                return self.cannot_send(notifications);
-            };
-            let (by, packets) = match merged {
-                0 => (PayloadBy::Copy, 1),
-                merged => (PayloadBy::Reference, merged),
-            };
-            // A shorter payload is copied by the receiver itself.
-            if packets > self.config.read_packets {
-                self.congestion.follow(Payloads::Merged);
-            } else if by == PayloadBy::Reference {
-                self.congestion.leave_carried();
-            } else if new && index + 1 < wqe.packets {
-                self.congestion.leave_merged();
-            }
-            self.since_ack_request += packets;
-            let interval = self.congestion.share(self.config.ack_request_interval);
-            // The program does not see an unsignalled request complete.
-            let is_waited_for =
-                wqe.flags.contains(SendFlags::SIGNALLED) || !self.is_of_own_kind || self.draining;
-            // The last packet that fits the window must request one, or both ends would wait. So must the first packet
-            // of a connection, whose round trip sets the timer.
-            let ack_request = self.since_ack_request >= interval
-                || index + packets == wqe.packets && is_waited_for
-                || outstanding + packets >= window
-                || self.round_trip.smoothed().is_none() && self.timed.is_none();
-            if ack_request {
-                self.since_ack_request = 0;
-            }
-            headers = wqe.request_packet(connection, self.next, index, packets, ack_request);
-            let payload = wqe.request_payload(connection, index, packets);
-            // Only full ones: the kernel splits a segmented send into datagrams of equal length.
-            if self.is_of_own_kind && payload == mtu.bytes() {
-                headers.fill();
-            }
-            (payload, packets, by)
+    }
+
+    /// Returns whether the next packet is sent for the first time. False while retransmissions are outstanding: packets
+    /// beyond a gap are acknowledged when it closes, so they cannot be timed, and the peer does not keep those that
+    /// refer to their payload.
+    fn is_new(&self) -> bool {
+        self.next == self.highest && !self.missing.is_under_way()
+    }
+
+    /// Writes the packet at `index` of the READ or atomic at the cursor. Writes nothing if it has to wait.
+    fn write_response_request(
+        &mut self,
+        now: Time,
+        connection: &Connection,
+        memory: &mut dyn Memory,
+        index: u32,
+        out: &mut [u8],
+    ) -> Result<Option<usize>, AccessError> {
+        let (window, outstanding) = (self.window(), self.next.distance_from(self.una));
+        let Some(wqe) = self.send_queue.get_mut(self.cursor) else {
+            return Ok(None);
         };
+        // A repeated READ request ends where the original did, so that the peer finds it among its latest READs.
+        let repeated = self.outstanding_reads.get(self.reads_sent);
+        let packets = match repeated {
+            Some(piece) => piece.last.distance_from(self.next) + 1,
+            None => {
+                let piece = self
+                    .congestion
+                    .read_share(self.config.read_packets, self.attributes.max_rd_atomic);
+                (wqe.packets - index).min(piece)
+            }
+        };
+        // With nothing outstanding no acknowledgement can make room, so the request is sent regardless.
+        if outstanding > 0 && outstanding + packets > window {
+            self.congestion.limit();
+            return Ok(None);
+        }
+        // The peer has resources for only so many READs and atomics, and refuses more.
+        let most = usize::from(self.attributes.max_rd_atomic);
+        // A peer that runs this crate keeps more atomic results than the program permits, at 16 bytes each.
+        let pipelined = self.is_of_own_kind && wqe.is_atomic();
+        let most = match pipelined {
+            true => most.max(ATOMICS_OF_OWN_KIND),
+            false => most,
+        };
+        if self.reads_sent >= most {
+            self.congestion.limit_reads();
+            return Ok(None);
+        }
+        if repeated.is_none() {
+            let (first, last) = (self.next, self.next.wrapping_add(packets - 1));
+            self.outstanding_reads.push_back(ReadPiece {
+                first,
+                last,
+                repeated: false,
+            });
+        }
+        self.reads_sent += 1;
+        let mut headers = wqe.read_request(connection, self.next, index, packets);
+        headers.bth.filled = pipelined;
+        wqe.first = Some(self.next.wrapping_sub(index));
+        let offset = index * connection.mtu.bytes() as u32;
+        let len = emit(&headers, wqe.response_request_payload(), out, |payload| {
+            wqe.payload.fill(memory, offset, payload)
+        })?;
+        let is_last = index + packets == wqe.packets;
+        self.cursor += usize::from(is_last);
+        self.time_next(|| now);
+        self.count_sent(|| now, packets);
+        Ok(Some(len))
+    }
+
+    /// Writes the packet at `index` of the SEND or WRITE at the cursor, which stands for several if its payload is sent
+    /// by reference.
+    fn write_next_part(
+        &mut self,
+        now: Time,
+        connection: &Connection,
+        memory: &mut dyn Memory,
+        index: u32,
+        out: &mut [u8],
+    ) -> Result<Option<usize>, AccessError> {
+        let (mtu, is_new) = (connection.mtu, self.is_new());
+        let Some(wqe) = self.send_queue.get(self.cursor) else {
+            return Ok(None);
+        };
+        // A retransmitted packet carries its payload: after a gap the peer keeps nothing that refers to it.
+        let merged = match is_new {
+            true => {
+                let offset = index * mtu.bytes() as u32;
+                wqe.payload
+                    .choose(memory, offset, MOST_MERGED, wqe.len, mtu)?
+            }
+            false => 0,
+        };
+        let (by, packets) = match merged {
+            0 => (PayloadBy::Copy, 1),
+            merged => (PayloadBy::Reference, merged),
+        };
+        // A shorter payload is copied by the receiver itself.
+        if packets > self.config.read_packets {
+            self.congestion.follow(Payloads::Merged);
+        } else if by == PayloadBy::Reference {
+            self.congestion.leave_carried();
+        } else if is_new && index + 1 < wqe.packets {
+            self.congestion.leave_merged();
+        }
+        let is_of_own_kind = self.is_of_own_kind;
+        self.write_part(
+            || now,
+            index,
+            packets,
+            |wqe, psn, ack_request| {
+                let mut headers = wqe.request_packet(connection, psn, index, packets, ack_request);
+                let len = wqe.request_payload(connection, index, packets);
+                // Only full ones: the kernel splits a segmented send into datagrams of equal length.
+                if is_of_own_kind && len == mtu.bytes() {
+                    headers.fill();
+                }
+                match by {
+                    PayloadBy::Reference => Ok(emit_empty(&headers, out)),
+                    PayloadBy::Copy => emit(&headers, len, out, |to| {
+                        wqe.payload.fill(memory, index * mtu.bytes() as u32, to)
+                    }),
+                }
+            },
+        )
+        .inspect(|_| {
+            if by == PayloadBy::Reference {
+                self.merged_until = Some(self.next);
+            }
+        })
+    }
+
+    /// Sends the packet of the SEND or WRITE at the cursor that stands for `packets` of them, from `index` on, and
+    /// accounts for it. `write` writes it, with this PSN; `true` requests an acknowledgement.
+    // Inlined for packets that are written as their requests are posted.
+    #[inline(always)]
+    pub(super) fn write_part<E>(
+        &mut self,
+        now: impl Fn() -> Time,
+        index: u32,
+        packets: u32,
+        write: impl FnOnce(&SendWqe, Psn, bool) -> Result<usize, E>,
+    ) -> Result<Option<usize>, E> {
+        let window = self.window();
+        let outstanding = self.next.distance_from(self.una);
+        let interval = self.congestion.share(self.config.ack_request_interval);
+        let Some(wqe) = self.send_queue.get_mut(self.cursor) else {
+            return Ok(None);
+        };
+        let since_ack_request = self.since_ack_request + packets;
+        let is_last = index + packets == wqe.packets;
+        // The program does not see an unsignalled request complete.
+        let is_waited_for =
+            wqe.flags.contains(SendFlags::SIGNALLED) || !self.is_of_own_kind || self.draining;
+        // The last packet that fits the window must request one, or both ends would wait. So must the first packet of a
+        // connection, whose round trip sets the timer.
+        let ack_request = since_ack_request >= interval
+            || is_last && is_waited_for
+            || outstanding + packets >= window
+            || self.round_trip.smoothed().is_none() && self.timed.is_none();
         // The first transmission fixes the request's PSNs for all retransmissions, as the peer recognizes duplicates by
         // PSN.
-        wqe.first = Some(first);
-        let written = match by {
-            PayloadBy::Reference => Ok(emit_empty(&headers, out)),
-            PayloadBy::Copy => emit(&headers, payload, out, |payload| {
-                wqe.payload.fill(memory, offset, payload)
-            }),
-        };
-        let Ok(len) = written else {
-            return self.cannot_send(notifications);
-        };
-        if index + packets == wqe.packets {
-            self.cursor += 1;
+        wqe.first = Some(self.next.wrapping_sub(index));
+        let written = write(wqe, self.next, ack_request)?;
+        self.cursor += usize::from(is_last);
+        self.since_ack_request = since_ack_request;
+        if ack_request {
+            self.since_ack_request = 0;
+            self.time_next(&now);
         }
-        // Only a first transmission is timed, as the answer to a retransmitted packet may be to either. And only if it
-        // requests an acknowledgement, which could otherwise wait for a later packet.
-        if new && self.timed.is_none() && headers.bth.ack_request {
-            self.timed = Some((self.next, now));
+        self.count_sent(now, packets);
+        Ok(Some(written))
+    }
+
+    /// Times the next packet, which requests an acknowledgement; the answer to another one could wait for a later
+    /// packet. Only a first transmission is timed, as the answer to a retransmitted packet may be to either.
+    fn time_next(&mut self, now: impl Fn() -> Time) {
+        if self.timed.is_none() && self.is_new() {
+            self.timed = Some((self.next, now()));
         }
-        self.congestion.sent(now, packets, &self.round_trip);
+    }
+
+    /// Accounts for `packets` that were sent.
+    fn count_sent(&mut self, now: impl Fn() -> Time, packets: u32) {
+        self.congestion.sent(&now, packets, &self.round_trip);
         self.next = self.next.wrapping_add(packets);
-        if by == PayloadBy::Reference {
-            self.merged_until = Some(self.next);
-        }
         // Compared by distance from `una`, as PSNs wrap around.
         if self.next.distance_from(self.una) > self.highest.distance_from(self.una) {
             self.highest = self.next;
         }
         // A single timer covers all outstanding packets: it starts when none is running (RFC 6298, 5.1).
         if self.retransmit_at.is_none() {
-            self.retransmit_at = self.retransmit_time(now);
+            self.retransmit_at = self.retransmit_time(now());
         }
-        Ok(Some(len))
     }
 
     /// Executes requests at the head of the send queue that need no packet.

@@ -227,7 +227,8 @@ impl Responder {
     fn place_write(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) -> Result<u32, Nak> {
         let payload = packet.contents();
         let last = packet.opcode().position().is_last();
-        let (key, addr, left, len) = match (&self.message, packet.reth()) {
+        let reth = packet.reth();
+        let (key, addr, left, len) = match (&self.message, reth) {
             (
                 Message::Write {
                     key,
@@ -256,7 +257,7 @@ impl Responder {
             return Err(Nak::INVALID);
         }
         // Once for the whole message, so that a WRITE that goes out of bounds places nothing.
-        if packet.reth().is_some() {
+        if reth.is_some() {
             check(memory, key, Extent { addr, len }, Access::REMOTE_WRITE).map_err(Nak::remote)?;
         }
         // An empty WRITE needs no valid key (IBTA C9-88), so the memory must not see the key.

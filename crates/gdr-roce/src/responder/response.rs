@@ -163,6 +163,13 @@ impl Responder {
         }
     }
 
+    /// Removes and returns it.
+    pub(crate) fn take_owed_acknowledgement(&mut self) -> Option<Owed> {
+        let owed = self.owed_acknowledgement()?;
+        self.responses.clear();
+        Some(owed)
+    }
+
     /// Writes the next response packet to `out`.
     pub(crate) fn poll(
         &mut self,

@@ -40,6 +40,7 @@ pub use immdt::ImmDt;
 pub use ipv4::{Ipv4Datagram, Ipv4Error};
 pub(crate) use opcode::SERVICE;
 pub use opcode::{Opcode, Position};
+pub(crate) use packet::put;
 pub use packet::{Headers, MAX_DATAGRAM, Packet, WireError, padding};
 pub use reth::Reth;
 pub use xrceth::XrcEth;

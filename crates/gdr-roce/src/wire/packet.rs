@@ -61,6 +61,7 @@ impl<'a> Packet<'a> {
     /// # Errors
     ///
     /// Any [`WireError`]; the datagram must be dropped.
+    #[inline]
     pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
         let (headers, len) = Self::without_payload(datagram, datagram.len())?;
         let start = headers.datagram.len();
@@ -109,6 +110,8 @@ impl<'a> Packet<'a> {
     }
 
     /// Returns the headers of a datagram of `len` bytes that begins with `datagram`, and the payload length.
+    // Inlined, as what it returns is large.
+    #[inline(always)]
     fn without_payload(datagram: &'a [u8], len: usize) -> Result<(Self, usize), WireError> {
         let truncated = |needed| WireError::Truncated { len, needed };
         let Some((header, rest)) = datagram.split_first_chunk::<{ Bth::LEN }>() else {
@@ -433,7 +436,8 @@ impl Headers {
 }
 
 /// Writes the `N` bytes that `emit` fills in (zero by default) to `out` at `at`, and advances `at`.
-fn put<const N: usize>(out: &mut [u8], at: &mut usize, emit: impl FnOnce(&mut [u8; N])) {
+/// Writes a header of `N` bytes at `at`, and moves `at` behind it.
+pub(crate) fn put<const N: usize>(out: &mut [u8], at: &mut usize, emit: impl FnOnce(&mut [u8; N])) {
     let mut bytes = [0; N];
     emit(&mut bytes);
     out[*at..*at + N].copy_from_slice(&bytes);

@@ -4,6 +4,7 @@
 mod acknowledgements;
 mod datagrams;
 mod extended;
+mod fast_path;
 mod fixture;
 mod hostile_peer;
 mod lossy;

@@ -118,7 +118,7 @@ impl Case {
                 data,
                 flags: step.flags,
             };
-            self.net.sides[side].qp.post_send(&request).expect("room");
+            self.net.post(side, &request, &inline);
             script.posted += 1;
             let len = step.len as usize;
             match step.operation {
