@@ -2,7 +2,7 @@
 
 use gdr_roce::{
     Access, Capabilities, Operation, PostError, Reliability, RnrTimer, RtrAttributes,
-    RtsAttributes, SendRequest, State, StateError, TransportConfig, XrcSrqn,
+    RtsAttributes, SendRequest, State, StateError, Time, TransportConfig, XrcSrqn,
 };
 
 use crate::device::Device;
@@ -57,6 +57,21 @@ impl SendQueue<'_, Connection> {
         self.protocol.post_send_to(receives, &numbered)?;
         self.record(request);
         Ok(())
+    }
+
+    /// Posts a request and writes its only packet to `out`. Returns `None`, with nothing posted, unless it is a usual
+    /// one; see [`gdr_roce::QueuePair::post_and_transmit`].
+    pub(crate) fn push_and_transmit<E>(
+        &mut self,
+        request: &SendRequest<'_>,
+        now: impl Fn() -> Time,
+        fill: impl FnOnce(&mut [u8]) -> std::result::Result<(), E>,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let numbered = self.numbered(request);
+        let len = self.protocol.post_and_transmit(&numbered, now, fill, out)?;
+        self.record(request);
+        Some(len)
     }
 
     /// The request as the protocol knows it.
@@ -153,14 +168,7 @@ impl QueuePair<Connection> {
     /// # Errors
     /// [`Error::Post`](crate::Error::Post), [`Error::ForkedChild`](crate::Error::ForkedChild); the request was not posted.
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<()> {
-        let engine = self.engine()?;
-        match engine.begin_post(self.qpn(), request) {
-            Some(call) => {
-                let post = |queue: &mut SendQueue<'_, Connection>| queue.push(request);
-                Ok(engine.post_sends(call, self.qpn(), post)??)
-            }
-            None => Ok(()),
-        }
+        self.engine()?.post_send(self.qpn(), request)
     }
 
     /// From RESET to INIT. The peer is allowed `access` at most.

@@ -18,7 +18,7 @@
 //!
 //! | question | place |
 //! |---|---|
-//! | how a request reaches the wire | `queue_pair`, `send_queue`, `shard/shared_engine`, `shard/engine`, `gdr_udp`'s `tx` |
+//! | how a request reaches the wire | `queue_pair`, `send_queue`, `shard/shared_engine`, `shard/engine`, `gdr_udp`'s `tx`; short ones between processes of one host: `shard/engine/fast_path` |
 //! | where a packet's key is checked | `gdr_roce`'s responder asks `shard/memory`, which looks in `shard/region_table` |
 //! | where bytes reach host or GPU memory | `buffer/`: `host`, `direct`, `staged` |
 //! | how two processes of one host exchange packets without the kernel | `wire/memory` |

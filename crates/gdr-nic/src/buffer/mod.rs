@@ -649,6 +649,15 @@ impl Buffer {
         }
     }
 
+    /// Like [`Buffer::fetch`]; `None` for memory other than host memory, and outside of the buffer.
+    #[inline]
+    pub(crate) fn load_host(&self, offset: u64, bytes: &mut [u8]) -> Option<()> {
+        match &**self.0 {
+            Memory::Host(memory) => memory.load(offset, bytes).ok(),
+            _ => None,
+        }
+    }
+
     /// Applies an atomic operation; returns the previous value.
     pub(crate) fn atomic(&self, offset: u64, operation: AtomicOp) -> Result<u64> {
         match &**self.0 {

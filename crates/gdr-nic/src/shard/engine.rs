@@ -1,5 +1,6 @@
 //! The engine: queue pairs, timers and the wire. One thread at a time uses it.
 
+mod fast_path;
 mod faults;
 mod left_requests;
 #[cfg(test)]
@@ -40,6 +41,8 @@ use gdr_udp::Datagram;
 use gdr_udp::Socket;
 use gdr_udp::UdpWire;
 
+pub(crate) use fast_path::SentAtOnce;
+
 /// Packets that one queue pair sends before it is the next one's turn.
 const QUANTUM: usize = 64;
 
@@ -48,7 +51,7 @@ const QUANTUM: usize = 64;
 const MOST_QPS: usize = 1 << 16;
 
 /// One poll in this many polls UDP while all connections have rings.
-const POLLS_PER_UDP: u64 = 8;
+const POLLS_PER_UDP: u64 = 64;
 
 /// Bytes that a queue pair may defer: half of what one system call sends.
 const MOST_DEFERRED: usize = 32 << 10;
@@ -194,6 +197,7 @@ impl Engine {
         may_send && has_ready
             || self.packets.has_looped()
             || self.rings.has_packet()
+            || self.rings.has_hidden()
             || !self.orphans.is_empty()
     }
 
@@ -661,6 +665,9 @@ impl Engine {
         now: Time,
         any: &mut bool,
     ) -> bool {
+        if qp.has_nothing_to_send() {
+            return false;
+        }
         let cache = RegionCache::default();
         let (exports, xrc) = (qp.exports.clone(), qp.receives.xrc().cloned());
         let number = qp.transport.qpn();
@@ -877,16 +884,7 @@ impl Engine {
             Receives::Shared(srq) => device.raise_limit(srq),
             Receives::Named(xrc, _) => xrc.for_each(|srq| device.raise_limit(srq)),
         }
-        // Nearly every timer is cancelled or moved before it expires. A stale entry that fires too early is moved when
-        // its time comes, which is rarer than a packet.
-        if let Some(new) = qp.transport.next_deadline()
-            && qp.timer.is_none_or(|old| new < old)
-        {
-            if let Some(old) = qp.timer.replace(new) {
-                self.timers.remove(&(old, qpn.get()));
-            }
-            self.timers.insert((new, qpn.get()));
-        }
+        start_timer(&mut self.timers, qp);
         announced
     }
 
@@ -912,6 +910,20 @@ impl Engine {
         self.enter_error();
         self.transmit(regions, self.now());
         true
+    }
+}
+
+/// Advances the timer of a queue pair if its new deadline is earlier. Nearly every timer is cancelled or moved before it
+/// expires. A stale entry that fires too early is moved when its time comes, which is rarer than a packet.
+fn start_timer(timers: &mut BTreeSet<(Time, u32)>, qp: &mut QpContext) {
+    let qpn = qp.transport.qpn().get();
+    if let Some(new) = qp.transport.next_deadline()
+        && qp.timer.is_none_or(|old| new < old)
+    {
+        if let Some(old) = qp.timer.replace(new) {
+            timers.remove(&(old, qpn));
+        }
+        timers.insert((new, qpn));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, PayloadBy, Qpn, Rkey};
+use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, PayloadBy, Qpn, Rkey, Segment};
 
 use crate::buffer::{BounceBuffer, Buffer, Queued};
 use crate::shard::announced_reads::AnnouncedReads;
@@ -218,6 +218,31 @@ const REFERENCE_FROM: u32 = 8 << 10;
 /// Likewise for GPU memory, which the receiver's GPU copies: a thread must be woken to request the copy, which takes
 /// some 10 us at any length.
 const DEVICE_REFERENCE_FROM: u32 = 16 << 10;
+
+/// Copies the bytes of a segment in host memory of this domain to `out`, for a message of that length that was posted
+/// just now. Fails for all other memory.
+pub(crate) fn read_host(
+    regions: &Regions,
+    domain: Domain,
+    segment: &Segment,
+    out: &mut [u8],
+) -> Result<(), AccessError> {
+    let key = segment.lkey.0;
+    let region = regions.get(&key).ok_or(AccessError::UnknownKey)?;
+    let offset = segment.addr.checked_sub(region.addr);
+    let offset = offset.filter(|offset| {
+        offset
+            .checked_add(out.len() as u64)
+            .is_some_and(|end| end <= region.len)
+    });
+    match offset {
+        Some(offset) if region.domain == domain && region.binding.is_none() => region
+            .buffer
+            .load_host(region.offset + offset, out)
+            .ok_or(AccessError::Failed),
+        _ => Err(AccessError::OutOfRange),
+    }
+}
 
 impl Memory for DomainMemory<'_, '_> {
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {

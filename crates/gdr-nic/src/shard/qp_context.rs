@@ -40,8 +40,14 @@ pub(crate) enum Acknowledgement {
 pub(crate) enum IntakeUse {
     /// No: they wait for the engine.
     Closed,
-    /// Yes; this many consecutive posts did not make use of it.
-    Open { unused: u32 },
+    /// Yes.
+    Open {
+        /// This many consecutive posts did not make use of it.
+        unused: u32,
+        /// The number of requests that were promised room in the send queue when it was opened. Some of them may be
+        /// posted by now.
+        promised: u32,
+    },
 }
 
 /// The source of a queue pair's receives.
@@ -213,6 +219,13 @@ impl QpContext {
             }
             Transport::RawPackets(_) => Acceptance::Ignored,
         }
+    }
+
+    /// Returns whether it is a connection without anything to send, and without injected faults, which may send more.
+    pub(crate) fn has_nothing_to_send(&self) -> bool {
+        let is_idle =
+            matches!(&self.transport, Transport::Connection(roce) if !roce.may_transmit());
+        is_idle && self.chaos.is_none()
     }
 
     /// Returns whether [`QpContext::poll_transmit`] may have something to send.

@@ -49,14 +49,14 @@ use gdr_udp::{Integrity, SourcePort};
 pub(crate) use engine_guard::EngineGuard;
 
 /// Idle polls between two yields of the CPU, unless other threads want it. A yield costs as much as a poll.
-const POLLS_PER_YIELD: u64 = 32;
+const POLLS_PER_YIELD: u64 = 256;
 /// Number of consecutive idle polls after which a thread checks the sockets before it locks the engine. Until then a
 /// poll notices a packet sooner.
 const POLLS_UNCHECKED: u32 = 64;
 /// How often the progress thread checks the rings for a packet between two polls.
 const SPINS_FOR_PACKET: u32 = 16;
 /// One idle poll in this many checks for datagrams, while all connections have rings.
-const IDLE_POLLS_PER_UDP: u32 = 32;
+const IDLE_POLLS_PER_UDP: u32 = 256;
 /// How long a call of the program tries to lock the engine before it sleeps, and the maximum number of spins between
 /// two tries.
 const LOCK_SPIN: Duration = Duration::from_micros(50);
@@ -405,14 +405,11 @@ impl SharedEngine {
             threads::yield_now();
             return Polled::Work;
         }
-        let idle = self.found.0.idle_polls.load(Ordering::Relaxed);
         // A packet on a ring is noticed at once, without a system call.
-        let unchecked = match self.watches.suffice() {
-            true => 1,
-            false => POLLS_UNCHECKED,
-        };
+        let is_checked = self.watches.suffice()
+            || self.found.0.idle_polls.load(Ordering::Relaxed) >= POLLS_UNCHECKED;
         // Checked without the lock, so that idle threads do not take it from each other.
-        if idle >= unchecked && !self.may_have_work(poller, now) {
+        if is_checked && !self.may_have_work(poller, now) {
             return Polled::Skipped;
         }
         let Some(engine) = try_lock(&self.engine.0) else {

@@ -7,7 +7,7 @@ use gdr_roce::{Qpn, State};
 use super::Engine;
 use crate::send_queue::SendQueue;
 use crate::shard::intake::Terms;
-use crate::shard::qp_context::IntakeUse;
+use crate::shard::qp_context::{IntakeUse, QpContext};
 use crate::shard::transport::Transport;
 
 /// After this many consecutive posts of a queue pair that found the engine unlocked, its intake stays closed.
@@ -34,7 +34,7 @@ impl Engine {
             let Some(qp) = self.schedule(Qpn::new(left.qpn)) else {
                 continue;
             };
-            if let IntakeUse::Open { unused } = &mut qp.intake {
+            if let IntakeUse::Open { unused, .. } = &mut qp.intake {
                 *unused = 0;
             }
             let posted = SendQueue::of(qp).map(|mut queue| left.request.post(&mut queue));
@@ -63,6 +63,22 @@ impl Engine {
         }
     }
 
+    /// Counts a post that makes no use of the intake. Returns whether the request may be posted without closing it.
+    pub(super) fn leaves_room(qp: &mut QpContext) -> bool {
+        let room = match &qp.transport {
+            Transport::Connection(roce) => roce.send_room(),
+            _ => return false,
+        };
+        match &mut qp.intake {
+            IntakeUse::Closed => true,
+            IntakeUse::Open { unused, promised } => {
+                *unused += 1;
+                // Otherwise it is opened again, or stays closed.
+                room > *promised && *unused <= UNUSED
+            }
+        }
+    }
+
     fn uses_intake(&self, qpn: Qpn) -> bool {
         let qp = self.qps.qps.get(&qpn.get());
         qp.is_some_and(|qp| qp.intake != IntakeUse::Closed)
@@ -79,12 +95,14 @@ impl Engine {
         if unused > UNUSED || roce.state() != State::ReadyToSend {
             return;
         }
+        // The rest is for requests that are sent as they are posted, with the intake open.
+        let promised = roce.send_room().div_ceil(2);
         let terms = Terms {
-            room: roce.send_room(),
+            room: promised,
             max_inline: roce.capabilities().max_inline,
             takes_reads: roce.takes_reads(),
         };
-        qp.intake = IntakeUse::Open { unused };
+        qp.intake = IntakeUse::Open { unused, promised };
         self.intake.open(qpn.get(), terms);
         self.open_intakes += 1;
     }

@@ -1,3 +1,5 @@
+mod fast_path;
+
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use gdr_roce::wire::Opcode;

@@ -29,6 +29,22 @@ pub(crate) struct EngineGuard<'a> {
 }
 
 impl EngineGuard<'_> {
+    /// Returns when the engine will have something to do even if nothing arrives, as [`SharedEngine::due`].
+    fn due(&self) -> u64 {
+        let wakeup = self.engine.wakeup();
+        match wakeup.at {
+            _ if wakeup.when_writable
+                || wakeup.when_frames_fit
+                || self.engine.rings.is_blocked()
+                || self.engine.has_work() =>
+            {
+                NOW
+            }
+            Some(at) => nanoseconds(at.elapsed()),
+            None => NEVER,
+        }
+    }
+
     /// Skips the look at the intake after unlocking.
     pub(super) fn leave_intake(&mut self) {
         self.look.0 = None;
@@ -51,17 +67,10 @@ impl DerefMut for EngineGuard<'_> {
 
 impl Drop for EngineGuard<'_> {
     fn drop(&mut self) {
-        let wakeup = self.engine.wakeup();
-        let due = match wakeup.at {
-            _ if wakeup.when_writable
-                || wakeup.when_frames_fit
-                || self.engine.rings.is_blocked()
-                || self.engine.has_work() =>
-            {
-                NOW
-            }
-            Some(at) => nanoseconds(at.elapsed()),
-            None => NEVER,
+        let due = match self.engine.rings.has_hidden() {
+            // The usual case of many posts, at hardly any cost.
+            true => NOW,
+            false => self.due(),
         };
         // A store would take the cache line from those who only read it.
         if self.due.load(Ordering::Relaxed) != due {

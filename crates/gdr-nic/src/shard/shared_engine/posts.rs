@@ -4,17 +4,22 @@ use gdr_process::lock::try_lock;
 use gdr_roce::{Qpn, SendRequest, State};
 
 use super::{EngineGuard, SharedEngine};
+use crate::connection::Connection;
 use crate::error::Result;
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::SendQueue;
 use crate::service::Service;
+use crate::shard::engine::SentAtOnce;
 use crate::shard::intake::Terms;
 use crate::shard::left_send::LeftSend;
 use crate::shard::qp_context::IntakeUse;
 use crate::shard::qp_table::unknown_qp;
 
 /// Opens the intake of a queue pair whose poster had to wait for the engine.
-const WAITED: IntakeUse = IntakeUse::Open { unused: 0 };
+const WAITED: IntakeUse = IntakeUse::Open {
+    unused: 0,
+    promised: 0,
+};
 
 /// A posting call, with the engine locked.
 pub(crate) struct PostingCall<'a> {
@@ -36,33 +41,68 @@ impl SharedEngine {
         }
     }
 
-    /// Begins a call that posts this request of a connection. Returns `None` if the request is short and was left to
-    /// the thread that holds the engine's lock.
-    pub(crate) fn begin_post(
+    /// Posts a request of a connection. If it is short, it is left to the thread that holds the engine's lock, if there
+    /// is one.
+    pub(crate) fn post_send(&self, qpn: Qpn, request: &SendRequest<'_>) -> Result<()> {
+        let call = match try_lock(&self.engine.0) {
+            Some(engine) => match self.post_and_transmit(self.guard(engine), qpn, request) {
+                Some(engine) => PostingCall {
+                    engine,
+                    begin: None,
+                    intake: IntakeUse::Closed,
+                },
+                None => return Ok(()),
+            },
+            None => {
+                let begin = self.clock().now();
+                let leave = |terms: &Terms| LeftSend::of(request, terms);
+                if self.intake.leave(qpn.get(), leave) {
+                    self.callers.0.begin(begin);
+                    self.serve_intake();
+                    self.callers.0.end(self.clock().now());
+                    return Ok(());
+                }
+                PostingCall {
+                    begin: Some(begin),
+                    engine: self.lock(),
+                    intake: WAITED,
+                }
+            }
+        };
+        let post = |queue: &mut SendQueue<'_, Connection>| queue.push(request);
+        Ok(self.post_sends(call, qpn, post)??)
+    }
+
+    /// Posts and sends a request at once, if it is a usual one. Returns the engine if not.
+    fn post_and_transmit<'a>(
         &self,
+        mut engine: EngineGuard<'a>,
         qpn: Qpn,
         request: &SendRequest<'_>,
-    ) -> Option<PostingCall<'_>> {
-        if let Some(engine) = try_lock(&self.engine.0) {
-            return Some(PostingCall {
-                engine: self.guard(engine),
-                begin: None,
-                intake: IntakeUse::Closed,
-            });
+    ) -> Option<EngineGuard<'a>> {
+        let regions = || self.device.regions.read(self.shard);
+        let Some(sent) = engine.post_and_transmit(qpn, request, regions) else {
+            return Some(engine);
+        };
+        let callers = &self.callers.0;
+        match sent {
+            SentAtOnce::Hidden => {
+                callers.count();
+                drop(engine);
+            }
+            SentAtOnce::Shown(now) => {
+                callers.begin(now);
+                self.unlock(engine);
+                callers.end(now);
+            }
+            SentAtOnce::OwesMore => {
+                let now = self.clock().now();
+                callers.begin(now);
+                self.send_now(engine, now);
+                callers.end(self.clock().now());
+            }
         }
-        let begin = self.clock().now();
-        let leave = |terms: &Terms| LeftSend::of(request, terms);
-        if self.intake.leave(qpn.get(), leave) {
-            self.callers.0.begin(begin);
-            self.serve_intake();
-            self.callers.0.end(self.clock().now());
-            return None;
-        }
-        Some(PostingCall {
-            begin: Some(begin),
-            engine: self.lock(),
-            intake: WAITED,
-        })
+        None
     }
 
     /// Runs `post` on the send queue of a queue pair, and sends what it posted.
@@ -83,8 +123,10 @@ impl SharedEngine {
         };
         let outcome = post(&mut queue);
         match (call.intake, before) {
-            (IntakeUse::Open { unused }, _) => engine.open_intake(qpn, unused),
-            (IntakeUse::Closed, IntakeUse::Open { unused }) => engine.open_intake(qpn, unused + 1),
+            (IntakeUse::Open { unused, .. }, _) => engine.open_intake(qpn, unused),
+            (IntakeUse::Closed, IntakeUse::Open { unused, .. }) => {
+                engine.open_intake(qpn, unused + 1);
+            }
             (IntakeUse::Closed, IntakeUse::Closed) => {}
         }
         let Some(mut engine) = self.lock_of_caller(engine, left_to_thread) else {
@@ -300,18 +342,22 @@ mod tests {
     fn a_full_queue_refuses_what_is_posted_to_a_locked_engine() {
         let it = Contended::new();
         let engine = it.engine().lock();
-        // The request that has waited was outstanding when room was last counted.
-        for id in 1..ROOM {
+        // Half of the room is promised.
+        for id in 0..ROOM / 2 {
             it.post(id.into(), &[]).unwrap();
         }
         thread::scope(|scope| {
             // These must ask the queue itself.
-            let last = scope.spawn(|| [it.post(98, &[]), it.post(99, &[])]);
+            let last = scope.spawn(|| {
+                let posts = (ROOM / 2..ROOM).map(|id| it.post(id.into(), &[]));
+                let all_fit = posts.collect::<Result<Vec<_>>>();
+                (all_fit, it.post(99, &[]))
+            });
             it.await_waiter();
             drop(engine);
             // There are no receives, so none of the others completes.
-            let [fits, refused] = last.join().unwrap();
-            fits.unwrap();
+            let (all_fit, refused) = last.join().unwrap();
+            all_fit.unwrap();
             let refused = refused.unwrap_err();
             assert!(
                 matches!(refused, Error::Post(PostError::Full(ROOM))),

@@ -29,6 +29,8 @@ pub(crate) use self::keeper::{RingKeeper, RingRequests};
 pub(crate) use self::process_memory::{ProcessMemory, can_be_read};
 pub(crate) use self::reference::{Reference, References};
 pub(crate) use self::rendezvous::ExportNumber;
+#[cfg(test)]
+pub(crate) use self::rendezvous::Welcome;
 pub(crate) use self::ring_wishes::RingWishes;
 pub(crate) use self::rings::{
     MOST_READ, PacketSink, Passed, RingId, RingPacket, RingSender, Rings, Room, Taken, UdpUse,

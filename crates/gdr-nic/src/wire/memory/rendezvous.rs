@@ -51,7 +51,7 @@ pub(crate) struct Welcome {
 }
 
 impl Welcome {
-    pub(super) fn to(range: QpnRange) -> Self {
+    pub(crate) fn to(range: QpnRange) -> Self {
         let (mask, value) = range.mask_and_value().unwrap_or((0, 0));
         Self { mask, value }
     }

@@ -198,6 +198,14 @@ impl Producer {
         self.tail
     }
 
+    /// Like [`Producer::push`], for a record that is published together with the next one.
+    pub(super) fn push_with_next(&mut self, len: usize) {
+        if let Batch::Empty = self.batch {
+            self.batch = Batch::Shown;
+        }
+        self.add(len, PayloadBy::Copy);
+    }
+
     fn add(&mut self, len: usize, by: PayloadBy) {
         let (offset, position) = (self.offset(), self.tail);
         let len = len.min(self.most);
@@ -683,6 +691,25 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_record_that_goes_with_the_next_one_is_not_seen_before_it() {
+        let (mut producer, mut consumer, _) = ends();
+        for byte in [1, 2] {
+            producer.room().unwrap().unwrap()[0] = byte;
+            match byte {
+                1 => producer.push_with_next(1),
+                _ => producer.push(1),
+            }
+            assert_eq!(take(&mut consumer), None);
+        }
+        producer.flush();
+        let both = [(); 3].map(|()| take(&mut consumer));
+        assert_eq!(both, [Some(vec![1]), Some(vec![2]), None]);
+        producer.room().unwrap().unwrap()[0] = 3;
+        producer.push(1);
+        assert_eq!(take(&mut consumer), Some(vec![3]), "a new batch");
     }
 
     proptest! {

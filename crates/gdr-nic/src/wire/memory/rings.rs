@@ -95,6 +95,8 @@ pub(crate) struct Rings {
     watches: Arc<Watches>,
     /// The ring whose room was last requested.
     at: usize,
+    /// Packets were added to any ring since the last flush.
+    is_touched: bool,
 }
 
 /// Shows, without the engine's lock, whether packets have arrived.
@@ -224,6 +226,7 @@ impl Rings {
             next: 0,
             watches: Arc::default(),
             at: 0,
+            is_touched: false,
         }
     }
 
@@ -447,11 +450,36 @@ impl Rings {
         }
     }
 
+    /// Returns room for a packet that carries its payload, to be [`Rings::push`]ed, if there is any. Unlike
+    /// [`Rings::room`], asks for none.
+    pub(crate) fn room_to_copy(&mut self, id: RingId) -> Option<&mut [u8]> {
+        if self.outbound.get(self.at).is_none_or(|ring| ring.id != id) {
+            self.at = self.outbound.iter().position(|ring| ring.id == id)?;
+        }
+        // A broken ring is noticed by the queue pair that asks for room.
+        self.outbound[self.at].producer.room().ok().flatten()
+    }
+
+    /// Returns whether packets were pushed and not flushed.
+    pub(crate) const fn has_hidden(&self) -> bool {
+        self.is_touched
+    }
+
     /// Sends the `len` bytes just written to the last [`Room::Free`], with [`Rings::flush`] at the latest.
     pub(crate) fn push(&mut self, len: usize) {
         if let Some(ring) = self.outbound.get_mut(self.at) {
             ring.producer.push(len);
             ring.is_touched = true;
+            self.is_touched = true;
+        }
+    }
+
+    /// Like [`Rings::push`], for a packet that is published together with the next one.
+    pub(crate) fn push_with_next(&mut self, len: usize) {
+        if let Some(ring) = self.outbound.get_mut(self.at) {
+            ring.producer.push_with_next(len);
+            ring.is_touched = true;
+            self.is_touched = true;
         }
     }
 
@@ -461,6 +489,7 @@ impl Rings {
         let ring = self.outbound.get_mut(self.at)?;
         let end = ring.producer.push_reference(len, payload);
         ring.is_touched = true;
+        self.is_touched = true;
         Some(Reference::new(ring.producer.segment(), end))
     }
 
@@ -486,6 +515,9 @@ impl Rings {
 
     /// Publishes pushed packets, and wakes sleeping receivers.
     pub(crate) fn flush(&mut self) {
+        if !std::mem::take(&mut self.is_touched) {
+            return;
+        }
         for ring in &mut self.outbound {
             // Once after all packets of a poll, because a wake-up is a system call.
             if std::mem::take(&mut ring.is_touched) && ring.producer.flush() {

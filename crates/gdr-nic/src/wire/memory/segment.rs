@@ -35,7 +35,7 @@ unsafe impl Sync for Segment {}
 
 impl Segment {
     /// Creates a segment with a ring of `ring` bytes. Returns it with the descriptor by which another process maps it.
-    pub(super) fn create(ring: usize) -> Result<(Self, OwnedFd), Errno> {
+    pub(crate) fn create(ring: usize) -> Result<(Self, OwnedFd), Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("gdr-wire", flags)?;
         rustix::fs::ftruncate(&fd, (HEADER + ring) as u64)?;

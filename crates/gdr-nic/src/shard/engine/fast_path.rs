@@ -1,0 +1,102 @@
+//! The fast path: a request whose only packet is written to a ring as it is posted.
+
+use std::cell::OnceCell;
+use std::mem;
+use std::ops::Deref;
+
+use gdr_roce::{AccessError, Data, Qpn, SendRequest};
+
+use super::{Engine, MOST_DEFERRED, start_timer, time};
+use crate::send_queue::SendQueue;
+use crate::shard::memory::read_host;
+use crate::shard::qp_context::Acknowledgement;
+use crate::shard::qp_table::schedule;
+use crate::shard::region_table::Regions;
+
+/// What is left to do after a request was posted and sent at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SentAtOnce {
+    /// Nothing. A poll, which outstanding requests require anyway, will publish the packet with others.
+    Hidden,
+    /// Nothing: the packet is published, at this time of the device's clock.
+    Shown(u64),
+    /// To send the acknowledgement that the queue pair owes, for which the ring had no room.
+    OwesMore,
+}
+
+impl Engine {
+    /// Posts a request of a connection and writes its only packet to a ring. Returns `None`, with nothing posted, unless
+    /// that is possible, and the same as posting and sending it.
+    pub(crate) fn post_and_transmit<R: Deref<Target = Regions>>(
+        &mut self,
+        qpn: Qpn,
+        request: &SendRequest<'_>,
+        regions: impl FnOnce() -> R,
+    ) -> Option<SentAtOnce> {
+        let clock = &self.device.clock;
+        let qp = self.qps.qps.get_mut(&qpn.get())?;
+        let ring = qp.ring?;
+        let is_hindered = qp.chaos.is_some()
+            || qp.is_left_to_thread()
+            || self.device.send_limit.rate().is_some()
+            || self.device.failure().is_some()
+            || !Self::leaves_room(qp);
+        if is_hindered {
+            return None;
+        }
+        let domain = qp.domain;
+        let has_outstanding = qp.transport.has_outstanding();
+        // At most once: reading the clock takes as long as a good part of the rest.
+        let read = OnceCell::new();
+        let now = || *read.get_or_init(|| clock.now());
+        let mut queue = SendQueue::of(qp)?;
+        let len = queue.push_and_transmit(
+            request,
+            || time(now()),
+            |to| match request.data {
+                Data::Inline(bytes) => {
+                    to.copy_from_slice(bytes);
+                    Ok(())
+                }
+                Data::Segments([segment]) => read_host(&regions(), domain, segment, to),
+                Data::Segments(_) => Err(AccessError::Failed),
+            },
+            self.rings.room_to_copy(ring)?,
+        )?;
+        self.counters.count_sent_by_memory(len as u64);
+        let owes = qp.transport.owes_only_acknowledgement();
+        match owes {
+            true => self.rings.push_with_next(len),
+            false => self.rings.push(len),
+        }
+        // The peer gets the acknowledgement and what is most likely the program's reply to its message in one poll.
+        if owes
+            && let Some(room) = self.rings.room_to_copy(ring)
+            && let Some(roce) = qp.transport.connection()
+            && let Some(len) = roce.transmit_acknowledgement(room)
+        {
+            self.counters.count_sent_by_memory(len as u64);
+            self.rings.push(len);
+            let before = mem::replace(&mut qp.acknowledgement, Acknowledgement::Due);
+            if before == Acknowledgement::Kept {
+                self.held.retain(|held| *held != qpn.get());
+            }
+        }
+        qp.answers.send(self.polls);
+        // With others outstanding, the timer runs already.
+        if !has_outstanding {
+            start_timer(&mut self.timers, qp);
+        }
+        if qp.may_transmit() {
+            schedule(&mut self.qps.ready, qp);
+            return Some(SentAtOnce::OwesMore);
+        }
+        let may_hide = has_outstanding && !owes && self.sleep.is_none();
+        if may_hide && qp.requests.deferred < MOST_DEFERRED {
+            return Some(SentAtOnce::Hidden);
+        }
+        qp.requests.deferred = 0;
+        self.rings.flush();
+        Some(SentAtOnce::Shown(now()))
+    }
+}
