@@ -669,11 +669,10 @@ impl QueuePair {
     /// Returns when [`handle_deadline`](Self::handle_deadline) must be called; `None` if no timer runs. Any other call
     /// may change this.
     pub fn next_deadline(&self) -> Option<Time> {
-        let deadlines = [
+        Time::earlier(
             self.requester.next_deadline(),
             self.responder.next_deadline(),
-        ];
-        deadlines.into_iter().flatten().min()
+        )
     }
 
     /// Processes timers that have expired at `now`; packets may then be ready for transmission. Does nothing before the

@@ -10,6 +10,14 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
+    /// Returns the earlier of two times, or the only one.
+    pub(crate) fn earlier(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (only, None) | (None, only) => only,
+        }
+    }
+
     /// The epoch.
     pub const EPOCH: Self = Self(0);
 

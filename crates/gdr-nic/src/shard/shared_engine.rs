@@ -55,8 +55,8 @@ const POLLS_PER_YIELD: u64 = 256;
 const POLLS_UNCHECKED: u32 = 64;
 /// How often the progress thread checks the rings for a packet between two polls.
 const SPINS_FOR_PACKET: u32 = 16;
-/// One idle poll in this many checks for datagrams, while all connections have rings.
-const IDLE_POLLS_PER_UDP: u32 = 256;
+/// One poll in this many checks for datagrams without the engine's lock, while all connections have rings.
+const LOOKS_PER_UDP: u64 = 256;
 /// How long a call of the program tries to lock the engine before it sleeps, and the maximum number of spins between
 /// two tries.
 const LOCK_SPIN: Duration = Duration::from_micros(50);
@@ -118,7 +118,8 @@ pub(crate) struct SharedEngine {
     callers: CacheLine<CallerActivity>,
     /// Whether other threads want the CPUs of the program's polling threads.
     contention: CpuContention,
-    looks: PerPoller<Looks>,
+    /// The number of polls.
+    looks: PerPoller<AtomicU64>,
     found: CacheLine<Found>,
     /// The progress thread leaves the engine to the program's threads.
     yielded: AtomicBool,
@@ -131,14 +132,6 @@ struct LockWaiters {
     count: AtomicU32,
     /// Consecutive polls that gave way to them.
     polls_given_way: AtomicU32,
-}
-
-/// Counters of polls.
-#[derive(Default)]
-struct Looks {
-    count: AtomicU64,
-    /// Idle polls that skipped UDP because all connections have rings.
-    udp_skipped: AtomicU32,
 }
 
 /// Findings of the lock's holders, for threads that do not hold it.
@@ -248,7 +241,7 @@ impl SharedEngine {
             looks: self
                 .looks
                 .iter()
-                .map(|looks| looks.count.load(Ordering::Relaxed))
+                .map(|looks| looks.load(Ordering::Relaxed))
                 .sum(),
             ..counters
         }
@@ -395,7 +388,7 @@ impl SharedEngine {
     /// Polls the engine once, unless another thread uses it or waits for it. Packets of strangers and damaged packets
     /// do not count as work.
     pub(crate) fn try_poll(&self, poller: Poller, now: u64) -> Polled {
-        self.looks.of(poller).count.fetch_add(1, Ordering::Relaxed);
+        let look = self.looks.of(poller).fetch_add(1, Ordering::Relaxed);
         let waiters = &self.lock_waiters.0;
         // Gives way to calls of the program that wait for the lock, but not forever: callers that take turns would keep
         // every packet out.
@@ -409,7 +402,7 @@ impl SharedEngine {
         let is_checked = self.watches.suffice()
             || self.found.0.idle_polls.load(Ordering::Relaxed) >= POLLS_UNCHECKED;
         // Checked without the lock, so that idle threads do not take it from each other.
-        if is_checked && !self.may_have_work(poller, now) {
+        if is_checked && !self.may_have_work(poller, look, now) {
             return Polled::Skipped;
         }
         let Some(engine) = try_lock(&self.engine.0) else {
@@ -445,9 +438,9 @@ impl SharedEngine {
     }
 
     /// Returns whether a poll may find anything to do, as far as can be seen without the mutex.
-    fn may_have_work(&self, poller: Poller, now: u64) -> bool {
+    fn may_have_work(&self, poller: Poller, look: u64, now: u64) -> bool {
         let due = self.found.0.due.load(Ordering::Acquire);
-        due == NOW || due <= now || self.watches.has_packet(poller) || self.is_readable(poller)
+        due == NOW || due <= now || self.watches.has_packet(poller) || self.is_readable(look)
     }
 
     /// Lets the progress thread wait a moment for a packet on a ring, or for a thread that wants the engine.
@@ -466,13 +459,9 @@ impl SharedEngine {
 
     /// Returns whether a datagram has arrived. Finding out costs a system call, so most calls return false while all
     /// connections have rings.
-    fn is_readable(&self, poller: Poller) -> bool {
-        if self.watches.suffice() {
-            let skipped = &self.looks.of(poller).udp_skipped;
-            let skipped = skipped.fetch_add(1, Ordering::Relaxed);
-            if !skipped.is_multiple_of(IDLE_POLLS_PER_UDP) {
-                return false;
-            }
+    fn is_readable(&self, look: u64) -> bool {
+        if self.watches.suffice() && !look.is_multiple_of(LOOKS_PER_UDP) {
+            return false;
         }
         let is_readable = self.socket.is_readable();
         if is_readable {

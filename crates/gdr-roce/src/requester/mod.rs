@@ -318,9 +318,8 @@ impl Requester {
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         // Nothing is outstanding during the wait after an RNR NAK.
-        let timers = [self.retransmit_at, self.paced_until];
-        let next = timers.into_iter().flatten().min();
-        self.rnr_wait_until.or(next)
+        self.rnr_wait_until
+            .or_else(|| Time::earlier(self.retransmit_at, self.paced_until))
     }
 
     pub(crate) fn handle_deadline(

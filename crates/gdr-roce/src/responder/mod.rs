@@ -225,11 +225,10 @@ impl Responder {
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let kept = self.reassembly.as_ref();
-        let deadlines = [
+        Time::earlier(
             kept.and_then(Reassembly::next_deadline),
             self.acknowledge_at,
-        ];
-        deadlines.into_iter().flatten().min()
+        )
     }
 
     pub(crate) fn handle_deadline(&mut self, now: Time) {

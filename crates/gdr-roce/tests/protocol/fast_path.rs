@@ -14,7 +14,7 @@ use crate::fixture::{BASE, Pair, Random, Settings, pair};
 
 const LEN: usize = 1 << 13;
 
-/// A connection, and what is on its way.
+/// A connection, and its packets in flight.
 struct Link {
     pair: Pair,
     flights: VecDeque<(usize, Vec<u8>)>,
