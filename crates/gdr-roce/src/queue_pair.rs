@@ -533,7 +533,7 @@ impl QueuePair {
     /// [`poll_transmit`](Self::poll_transmit) would, but faster. `fill` copies the payload: the bytes of the request's
     /// segments, whose registration it checks, or its inline data.
     ///
-    /// Returns `None`, with nothing changed, unless this is a reliable connection in RTS, the request is a SEND or WRITE
+    /// Returns `None`, with nothing posted, unless this is a reliable connection in RTS, the request is a SEND or WRITE
     /// of one packet, no other request is to be sent first, the packet may leave now, and `fill` succeeds.
     ///
     /// # Panics

@@ -10,6 +10,9 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
+    /// The epoch.
+    pub const EPOCH: Self = Self(0);
+
     /// Returns the earlier of two times, or the only one.
     pub(crate) fn earlier(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
@@ -17,9 +20,6 @@ impl Time {
             (only, None) | (None, only) => only,
         }
     }
-
-    /// The epoch.
-    pub const EPOCH: Self = Self(0);
 
     /// Returns the point in time `elapsed` after the epoch; at most 584 years.
     pub const fn since_epoch(elapsed: Duration) -> Self {

@@ -139,15 +139,11 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         access: Access,
     ) -> Result<(&'r Region, u64), AccessError> {
         let region = self.lookup(key).ok_or(AccessError::UnknownKey)?;
-        // The peer chooses the address, and its end may overflow, so it is checked before anything is added.
-        let offset = addr
-            .checked_sub(region.addr)
-            .filter(|offset| offset.checked_add(len).is_some_and(|end| end <= region.len))
-            .ok_or(AccessError::OutOfRange)?;
+        let offset = region.offset_of(addr, len).ok_or(AccessError::OutOfRange)?;
         if !region.access.contains(access) {
             return Err(AccessError::Permission);
         }
-        Ok((region, region.offset + offset))
+        Ok((region, offset))
     }
 
     /// Returns the region with `key`: one of this domain, or a memory window of this queue pair.
@@ -227,21 +223,13 @@ pub(crate) fn read_host(
     segment: &Segment,
     out: &mut [u8],
 ) -> Result<(), AccessError> {
-    let key = segment.lkey.0;
-    let region = regions.get(&key).ok_or(AccessError::UnknownKey)?;
-    let offset = segment.addr.checked_sub(region.addr);
-    let offset = offset.filter(|offset| {
-        offset
-            .checked_add(out.len() as u64)
-            .is_some_and(|end| end <= region.len)
-    });
-    match offset {
-        Some(offset) if region.domain == domain && region.binding.is_none() => region
-            .buffer
-            .load_host(region.offset + offset, out)
-            .ok_or(AccessError::Failed),
-        _ => Err(AccessError::OutOfRange),
-    }
+    let region = regions.get(&segment.lkey.0);
+    let region = region.filter(|region| region.domain == domain);
+    let region = region.ok_or(AccessError::UnknownKey)?;
+    let offset = region.offset_of(segment.addr, out.len() as u64);
+    let offset = offset.ok_or(AccessError::OutOfRange)?;
+    let loaded = region.buffer.load_host(offset, out);
+    loaded.ok_or(AccessError::Failed)
 }
 
 impl Memory for DomainMemory<'_, '_> {

@@ -32,6 +32,16 @@ pub(crate) struct Region {
     pub(crate) binding: Option<Binding>,
 }
 
+impl Region {
+    /// Returns the offset in the buffer of `len` bytes at `addr`, if they are in the region.
+    pub(crate) fn offset_of(&self, addr: u64, len: u64) -> Option<u64> {
+        // The peer may have chosen the address, and its end may overflow, so it is checked before anything is added.
+        let offset = addr.checked_sub(self.addr)?;
+        let end = offset.checked_add(len)?;
+        (end <= self.len).then(|| self.offset + offset)
+    }
+}
+
 /// The regions of a device, by key.
 pub(crate) type Regions = IntMap<Arc<Region>>;
 
@@ -60,6 +70,12 @@ impl RegionTable {
     /// Like [`RegionTable::read`], but returns `None` if a thread is changing the table.
     pub(crate) fn try_read(&self, shard: usize) -> Option<RwLockReadGuard<'_, Regions>> {
         self.tables[shard].0.try_read().ok()
+    }
+
+    /// Keeps all others from a shard's table.
+    #[cfg(test)]
+    pub(crate) fn write(&self, shard: usize) -> std::sync::RwLockWriteGuard<'_, Regions> {
+        lock::write(&self.tables[shard].0)
     }
 
     /// Adds a region under a random new key, until the returned entry is dropped.

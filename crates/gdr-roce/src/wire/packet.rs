@@ -436,7 +436,6 @@ impl Headers {
 }
 
 /// Writes the `N` bytes that `emit` fills in (zero by default) to `out` at `at`, and advances `at`.
-/// Writes a header of `N` bytes at `at`, and moves `at` behind it.
 pub(crate) fn put<const N: usize>(out: &mut [u8], at: &mut usize, emit: impl FnOnce(&mut [u8; N])) {
     let mut bytes = [0; N];
     emit(&mut bytes);

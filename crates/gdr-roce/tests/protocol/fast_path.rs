@@ -1,4 +1,4 @@
-//! Requests that are sent as they are posted: the packets and the state are those of posting and polling.
+//! Sending a request as it is posted gives the same packets and state as posting it and polling.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

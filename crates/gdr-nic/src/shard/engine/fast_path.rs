@@ -9,19 +9,17 @@ use gdr_roce::{AccessError, Data, Qpn, SendRequest};
 use super::{Engine, MOST_DEFERRED, start_timer, time};
 use crate::send_queue::SendQueue;
 use crate::shard::memory::read_host;
-use crate::shard::qp_context::Acknowledgement;
+use crate::shard::qp_context::{Acknowledgement, IntakeUse};
 use crate::shard::qp_table::schedule;
 use crate::shard::region_table::Regions;
 
-/// What is left to do after a request was posted and sent at once.
+/// Whether a request that was posted and sent at once is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SentAtOnce {
-    /// Nothing. A poll, which outstanding requests require anyway, will publish the packet with others.
+    /// Not yet. A poll, which outstanding requests require anyway, will publish the packet with others.
     Hidden,
-    /// Nothing: the packet is published, at this time of the device's clock.
+    /// Yes, at this time of the device's clock.
     Shown(u64),
-    /// To send the acknowledgement that the queue pair owes, for which the ring had no room.
-    OwesMore,
 }
 
 impl Engine {
@@ -87,9 +85,12 @@ impl Engine {
         if !has_outstanding {
             start_timer(&mut self.timers, qp);
         }
+        if let IntakeUse::Open { unused, .. } = &mut qp.intake {
+            *unused += 1;
+        }
+        // The ring had no room for the acknowledgement, so that a poll sends it.
         if qp.may_transmit() {
             schedule(&mut self.qps.ready, qp);
-            return Some(SentAtOnce::OwesMore);
         }
         let may_hide = has_outstanding && !owes && self.sleep.is_none();
         if may_hide && qp.requests.deferred < MOST_DEFERRED {

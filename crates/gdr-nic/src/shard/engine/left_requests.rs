@@ -63,19 +63,15 @@ impl Engine {
         }
     }
 
-    /// Counts a post that makes no use of the intake. Returns whether the request may be posted without closing it.
-    pub(super) fn leaves_room(qp: &mut QpContext) -> bool {
-        let room = match &qp.transport {
-            Transport::Connection(roce) => roce.send_room(),
-            _ => return false,
-        };
-        match &mut qp.intake {
-            IntakeUse::Closed => true,
-            IntakeUse::Open { unused, promised } => {
-                *unused += 1;
-                // Otherwise it is opened again, or stays closed.
-                room > *promised && *unused <= UNUSED
+    /// Returns whether a request may be posted to a queue pair without closing its intake.
+    pub(super) fn leaves_room(qp: &QpContext) -> bool {
+        match (qp.intake, &qp.transport) {
+            (IntakeUse::Closed, _) => true,
+            // After many such posts it is closed.
+            (IntakeUse::Open { unused, promised }, Transport::Connection(roce)) => {
+                roce.send_room() > promised && unused < UNUSED
             }
+            (IntakeUse::Open { .. }, _) => false,
         }
     }
 

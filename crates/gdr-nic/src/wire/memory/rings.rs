@@ -419,14 +419,9 @@ impl Rings {
 
     /// Returns room for a packet of a queue pair.
     pub(crate) fn room(&mut self, id: RingId, qpn: Qpn) -> Room<'_> {
-        // Nearly always the ring of the last call, because a queue pair sends several packets at a time.
-        if self.outbound.get(self.at).is_none_or(|ring| ring.id != id) {
-            match self.outbound.iter().position(|ring| ring.id == id) {
-                Some(at) => self.at = at,
-                None => return Room::Ended,
-            }
-        }
-        let ring = &mut self.outbound[self.at];
+        let Some(ring) = self.select(id) else {
+            return Room::Ended;
+        };
         match ring.has_room() {
             Ok(true) => {}
             Ok(false) => {
@@ -453,11 +448,25 @@ impl Rings {
     /// Returns room for a packet that carries its payload, to be [`Rings::push`]ed, if there is any. Unlike
     /// [`Rings::room`], asks for none.
     pub(crate) fn room_to_copy(&mut self, id: RingId) -> Option<&mut [u8]> {
+        // A broken ring is noticed by the queue pair that asks for room.
+        self.select(id)?.producer.room().ok().flatten()
+    }
+
+    /// Returns a ring, to which packets are pushed from then on.
+    fn select(&mut self, id: RingId) -> Option<&mut Outbound> {
+        // Nearly always the ring of the last call, because a queue pair sends several packets at a time.
         if self.outbound.get(self.at).is_none_or(|ring| ring.id != id) {
             self.at = self.outbound.iter().position(|ring| ring.id == id)?;
         }
-        // A broken ring is noticed by the queue pair that asks for room.
-        self.outbound[self.at].producer.room().ok().flatten()
+        self.outbound.get_mut(self.at)
+    }
+
+    /// Returns the producer of that ring, which the next flush publishes.
+    fn touched(&mut self) -> Option<&mut Producer> {
+        let ring = self.outbound.get_mut(self.at)?;
+        ring.is_touched = true;
+        self.is_touched = true;
+        Some(&mut ring.producer)
     }
 
     /// Returns whether packets were pushed and not flushed.
@@ -467,30 +476,24 @@ impl Rings {
 
     /// Sends the `len` bytes just written to the last [`Room::Free`], with [`Rings::flush`] at the latest.
     pub(crate) fn push(&mut self, len: usize) {
-        if let Some(ring) = self.outbound.get_mut(self.at) {
-            ring.producer.push(len);
-            ring.is_touched = true;
-            self.is_touched = true;
+        if let Some(producer) = self.touched() {
+            producer.push(len);
         }
     }
 
     /// Like [`Rings::push`], for a packet that is published together with the next one.
     pub(crate) fn push_with_next(&mut self, len: usize) {
-        if let Some(ring) = self.outbound.get_mut(self.at) {
-            ring.producer.push_with_next(len);
-            ring.is_touched = true;
-            self.is_touched = true;
+        if let Some(producer) = self.touched() {
+            producer.push_with_next(len);
         }
     }
 
     /// Sends the `len` bytes just written to the last [`Room::Free`], and the location of their payload in this
     /// process's memory.
     pub(crate) fn push_reference(&mut self, len: usize, payload: Extent) -> Option<Reference> {
-        let ring = self.outbound.get_mut(self.at)?;
-        let end = ring.producer.push_reference(len, payload);
-        ring.is_touched = true;
-        self.is_touched = true;
-        Some(Reference::new(ring.producer.segment(), end))
+        let producer = self.touched()?;
+        let end = producer.push_reference(len, payload);
+        Some(Reference::new(producer.segment(), end))
     }
 
     /// Sends a datagram, if there is a ring with room to its queue pair.
