@@ -53,7 +53,7 @@ enum Task {
     VerbsBench(verbs_bench::Options),
     /// Measure what calls about files cost a program that uses no RDMA, with gdr's verbs library and without.
     FilesBench(files_bench::Options),
-    /// Run the models of hazard pointers and rings under every interleaving of their threads.
+    /// Run the models of hazard pointers, locks and rings under every interleaving of their threads.
     Loom,
     /// Run the tests that use no file, socket or GPU under Miri.
     Miri,

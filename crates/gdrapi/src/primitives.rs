@@ -7,6 +7,7 @@ use std::ptr::{self, NonNull};
 use rustix::mm::{MapFlags, ProtFlags};
 
 pub(crate) use gdr_copy::Lease;
+pub(crate) use gdr_process::{process_fence, register_process_fence};
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
 
 /// Cells per record. They fill two pages; under Miri, where accesses are slow, there are fewer.
@@ -17,25 +18,6 @@ pub(crate) const CELLS: usize = if cfg!(miri) { 8 } else { 250 };
 #[inline(always)]
 pub(crate) fn thread_fence() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
-}
-
-/// Runs a full fence on every CPU that runs a thread of this process. Returns false if the kernel refuses.
-pub(crate) fn process_fence() -> bool {
-    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
-}
-
-/// Registers the process for [`process_fence`]. False where the kernel does not support it.
-pub(crate) fn register_process_fence() -> bool {
-    membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
-}
-
-fn membarrier(command: libc::c_int) -> bool {
-    // Miri does not support the call.
-    if cfg!(miri) {
-        return false;
-    }
-    // SAFETY: membarrier(2) takes two numbers and touches no memory.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0) == 0 }
 }
 
 /// Moves `value` to memory that is never freed. Returns `None` if there is no memory.

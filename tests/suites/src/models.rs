@@ -52,7 +52,7 @@ pub fn loom() -> anyhow::Result<Outcome> {
 
 /// Returns the command that builds and runs the models.
 pub fn loom_command() -> Command {
-    let packages = ["--package", "gdrapi", "--package", "gdr-nic"];
+    let packages = ["gdrapi", "gdr-nic", "gdr-process"].map(|name| format!("--package={name}"));
     let mut command = cargo(&["test", "--test", "loom"]);
     command
         .args(packages)

@@ -1,0 +1,114 @@
+//! Marks of threads that read what a [`BiasedLock`](crate::BiasedLock) protects.
+
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use crate::primitives::{AtomicBool, AtomicPtr, thread_fence};
+
+/// The address of a lock: compared, never dereferenced.
+pub(crate) type LockAddress = *mut ();
+
+/// The most locks that a thread holds in this way at a time. For others it uses the usual lock.
+const MARKS: usize = 8;
+
+/// A thread that reads. It alone writes here.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Reader {
+    /// Each holds the lock that the thread reads, or null.
+    marks: [AtomicPtr<()>; MARKS],
+    is_claimed: AtomicBool,
+    /// Written before the reader is published, and never again.
+    next: AtomicPtr<Reader>,
+}
+
+impl Reader {
+    /// Marks a lock as being read; `None` if the thread holds too many.
+    #[inline]
+    pub(crate) fn mark(&self, lock: LockAddress) -> Option<Mark<'_>> {
+        let free = self
+            .marks
+            .iter()
+            .find(|mark| mark.load(Ordering::Relaxed).is_null())?;
+        // Release: a writer that loads this instead of the null before it sees the accesses of the previous read.
+        free.store(lock, Ordering::Release);
+        thread_fence();
+        Some(Mark(free))
+    }
+
+    /// Ends the thread's use of it.
+    pub(crate) fn release(&self) {
+        self.is_claimed.store(false, Ordering::Release);
+    }
+
+    fn has_marked(&self, lock: LockAddress) -> bool {
+        self.marks
+            .iter()
+            .any(|mark| mark.load(Ordering::Acquire) == lock)
+    }
+}
+
+/// Marks a lock until dropped.
+#[derive(Debug)]
+pub(crate) struct Mark<'a>(&'a AtomicPtr<()>);
+
+impl Drop for Mark<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: a writer that loads this sees the accesses of the read.
+        self.0.store(ptr::null_mut(), Ordering::Release);
+    }
+}
+
+/// All readers of a process, as many as ever read at the same time. They are never freed.
+#[derive(Debug, Default)]
+pub(crate) struct Readers {
+    first: AtomicPtr<Reader>,
+}
+
+impl Readers {
+    fn iter(&self) -> impl Iterator<Item = &'static Reader> {
+        let mut next = self.first.load(Ordering::Acquire);
+        std::iter::from_fn(move || {
+            // SAFETY: null, or a reader that was leaked, and published complete by the release half of the exchange.
+            let reader = unsafe { next.as_ref() }?;
+            next = reader.next.load(Ordering::Relaxed);
+            Some(reader)
+        })
+    }
+
+    /// Returns a reader for the calling thread, which releases it when it ends.
+    #[cold]
+    pub(crate) fn claim(&self) -> &'static Reader {
+        let claim = |reader: &&Reader| {
+            !reader.is_claimed.load(Ordering::Relaxed)
+                && !reader.is_claimed.swap(true, Ordering::Acquire)
+        };
+        self.iter().find(claim).unwrap_or_else(|| self.publish())
+    }
+
+    fn publish(&self) -> &'static Reader {
+        let reader: &'static Reader = Box::leak(Box::new(Reader {
+            marks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            is_claimed: AtomicBool::new(true),
+            next: AtomicPtr::new(ptr::null_mut()),
+        }));
+        let new = ptr::from_ref(reader).cast_mut();
+        let mut first = self.first.load(Ordering::Relaxed);
+        loop {
+            reader.next.store(first, Ordering::Relaxed);
+            match self
+                .first
+                .compare_exchange(first, new, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return reader,
+                Err(other) => first = other,
+            }
+        }
+    }
+
+    /// Returns whether a thread has marked the lock.
+    pub(crate) fn have_marked(&self, lock: LockAddress) -> bool {
+        self.iter().any(|reader| reader.has_marked(lock))
+    }
+}
