@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gdr_copy::PerProcess;
 use gdr_nic::{self as nic, WeakDevice};
 use gdr_nic::{AsyncEvent, Counters, CqNumber, PortUse, SoftAddress, SoftOptions, SrqNumber};
 use gdr_process::Inherited;
+use gdr_process::PerProcess;
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
 
 use crate::device_use::{self, Step};

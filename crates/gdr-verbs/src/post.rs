@@ -8,13 +8,14 @@ use gdr_verbs_sys::{ibv_qp, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_w
 
 use crate::errno::Errno;
 use crate::memory_window::Prepared;
-use crate::queue_pair::{NicPair, Pair};
+use crate::queue_pair::{NicPair, PAIRS, Pair};
 use crate::request::{
     Destination, Gathered, Segments, bytes_at, entries, flags, post_each, segment,
 };
 use crate::ret::status;
 
 /// The operation of a request.
+#[inline(always)]
 fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
     // SAFETY: of each union, the members are numbers, and the opcode says which one was set.
     let (rdma, atomic, immediate, named) = unsafe {
@@ -91,7 +92,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     status(|| {
         let mut next = wr;
-        let posted = Pair::of(qp).and_then(|pair| {
+        let posted = PAIRS.with(qp, |pair| {
             let init = pair.init();
             let (most, signals_all) = (init.cap.max_send_wr, init.signals_all);
             let is_extended = init.kind == ibv_qp_type::IBV_QPT_XRC_SEND;
@@ -113,11 +114,11 @@ pub(crate) unsafe extern "C" fn post_send(
                         nic.post_send(&request)
                     };
                     // SAFETY: a request of the caller's list.
-                    unsafe { with_data(&pair, wr, push) }
+                    unsafe { with_data(pair, wr, push) }
                 }
                 NicPair::Connection(nic) => nic.post_sends(|queue| {
                     let post = |wr: &ibv_send_wr| {
-                        let window = window(&pair, wr)?;
+                        let window = window(pair, wr)?;
                         let operation = match &window {
                             Some(window) => window.operation(),
                             None => operation(wr)?,
@@ -137,7 +138,7 @@ pub(crate) unsafe extern "C" fn post_send(
                             }
                         };
                         // SAFETY: a request of the caller's list.
-                        unsafe { with_data(&pair, wr, push) }?;
+                        unsafe { with_data(pair, wr, push) }?;
                         if let Some(window) = window {
                             window.posted();
                         }
@@ -152,7 +153,7 @@ pub(crate) unsafe extern "C" fn post_send(
                         let push =
                             |data: Data<'_>| queue.push(&to.request(id, immediate, data, flags));
                         // SAFETY: a request of the caller's list.
-                        unsafe { with_data(&pair, wr, push) }
+                        unsafe { with_data(pair, wr, push) }
                     };
                     // SAFETY: `next` is the caller's list.
                     unsafe { post_each(&mut next, most, post) }
@@ -166,7 +167,7 @@ pub(crate) unsafe extern "C" fn post_send(
                         let push =
                             |data: Data<'_>| queue.push(&FrameSendRequest { id, data, flags });
                         // SAFETY: a request of the caller's list.
-                        unsafe { with_data(&pair, wr, push) }
+                        unsafe { with_data(pair, wr, push) }
                     };
                     // SAFETY: `next` is the caller's list.
                     unsafe { post_each(&mut next, most, post) }
@@ -252,7 +253,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     status(|| {
         let mut next = wr;
-        let posted = Pair::of(qp).and_then(|pair| {
+        let posted = PAIRS.with(qp, |pair| {
             let cap = &pair.init().cap;
             pair.nic().post_recvs(|queue| {
                 let post = |wr: &ibv_recv_wr| {
