@@ -64,7 +64,7 @@ impl SendQueue<'_, Connection> {
     pub(crate) fn push_and_transmit<E>(
         &mut self,
         request: &SendRequest<'_>,
-        now: impl Fn() -> Time,
+        now: Time,
         fill: impl FnOnce(&mut [u8]) -> std::result::Result<(), E>,
         out: &mut [u8],
     ) -> Option<usize> {
@@ -75,6 +75,7 @@ impl SendQueue<'_, Connection> {
     }
 
     /// The request as the protocol knows it.
+    #[inline(always)]
     fn numbered<'r>(&self, request: &SendRequest<'r>) -> SendRequest<'r> {
         SendRequest {
             id: self.requests.next(),
@@ -84,6 +85,7 @@ impl SendQueue<'_, Connection> {
     }
 
     /// Records a request that was posted.
+    #[inline(always)]
     fn record(&mut self, request: &SendRequest<'_>) {
         let requests = &mut *self.requests;
         let len = requests.add_send(request.id, request.data, request.flags);

@@ -542,7 +542,7 @@ impl QueuePair {
     pub fn post_and_transmit<E>(
         &mut self,
         request: &SendRequest<'_>,
-        now: impl Fn() -> Time,
+        now: Time,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
         out: &mut [u8],
     ) -> Option<usize> {

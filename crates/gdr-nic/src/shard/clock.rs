@@ -1,5 +1,6 @@
 //! The clock of a device.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -26,6 +27,48 @@ impl Clock {
     }
 }
 
+/// A time that was read recently, of threads that read the clock all the time.
+///
+/// Reading the system's clock takes longer than the rest of an idle poll, because it waits until all earlier
+/// instructions are done. The processor's own counter is read without that, to decide whether the last time is recent.
+#[derive(Debug, Default)]
+pub(crate) struct RecentTime {
+    /// The processor's counter when `time` was read.
+    ticks: AtomicU64,
+    time: AtomicU64,
+}
+
+/// Ticks of the processor's counter, about a microsecond, for which a time counts as recent.
+const RECENT: u64 = 2000;
+
+impl RecentTime {
+    /// Returns the time of a clock. It may be out of date by 2000 ticks of the processor's counter.
+    pub(crate) fn now(&self, clock: &Clock) -> u64 {
+        let Some(ticks) = ticks() else {
+            return clock.now();
+        };
+        // Acquire: the time is not older than the ticks. Counters of two processors may differ, and a difference below
+        // zero is a large one.
+        if ticks.wrapping_sub(self.ticks.load(Ordering::Acquire)) < RECENT {
+            return self.time.load(Ordering::Relaxed);
+        }
+        let now = clock.now();
+        self.time.store(now, Ordering::Relaxed);
+        self.ticks.store(ticks, Ordering::Release);
+        now
+    }
+}
+
+/// Returns the processor's counter, if reading it takes less time than reading the clock.
+fn ticks() -> Option<u64> {
+    // SAFETY: every x86-64 processor has the instruction. Where the kernel forbids it to a process, which no clock of the
+    // system could use either, the process ends.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return Some(unsafe { std::arch::x86_64::_rdtsc() });
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    None
+}
+
 /// Returns nanoseconds of the system's monotonic clock, which completions' [`time`](gdr_roce::Completion::time) refers
 /// to.
 pub fn monotonic_clock() -> u64 {
@@ -47,6 +90,23 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn a_recent_time_is_hardly_older_than_the_time() {
+        let (clock, recent) = (Clock::start(), RecentTime::default());
+        let mut last = 0;
+        for n in 0..1000 {
+            if n % 100 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let before = clock.now();
+            let now = recent.now(&clock);
+            // No processor counts 2000 ticks in more than this.
+            let oldest = before.saturating_sub(nanoseconds(Duration::from_micros(200)));
+            assert!((oldest.max(last)..=clock.now()).contains(&now), "{now}");
+            last = now;
+        }
+    }
 
     #[test]
     fn it_counts_as_an_instant_does() {

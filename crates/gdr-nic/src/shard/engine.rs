@@ -180,12 +180,17 @@ impl Engine {
         }
     }
 
-    /// Returns whether the progress thread sleeps and must be woken for what has happened since.
-    pub(crate) fn must_wake(&self) -> bool {
+    /// Returns whether the caller must wake the progress thread, because it sleeps on without what has happened since.
+    /// From then on it counts as awake, so that no other caller wakes it again before it runs.
+    pub(crate) fn take_wake_up(&mut self) -> bool {
         let Some(sleep) = self.sleep else {
             return false;
         };
-        self.wakeup().needs_more_than(&sleep) || self.has_work()
+        let must_wake = self.wakeup().needs_more_than(&sleep) || self.has_work();
+        if must_wake {
+            self.wake_up();
+        }
+        must_wake
     }
 
     /// Returns whether a poll would do something even if nothing arrives.

@@ -83,7 +83,7 @@ impl<'a> ProgressThread<'a> {
     }
 
     fn now(&self) -> u64 {
-        self.engine.clock().now()
+        self.engine.now(Poller::ProgressThread)
     }
 
     /// Returns how long there has been nothing to do.

@@ -1,9 +1,9 @@
 //! The memory regions of a device, by key.
 
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use gdr_copy::ProcessId;
-use gdr_process::lock;
+use gdr_process::{BiasedLock, BiasedReadGuard};
 use gdr_roce::Access;
 
 use crate::buffer::Buffer;
@@ -50,7 +50,7 @@ pub(crate) type Regions = IntMap<Arc<Region>>;
 #[derive(Debug)]
 pub(crate) struct RegionTable {
     origin: ProcessId,
-    tables: Box<[CacheLine<RwLock<Regions>>]>,
+    tables: Box<[CacheLine<BiasedLock<Regions>>]>,
 }
 
 impl RegionTable {
@@ -63,19 +63,19 @@ impl RegionTable {
     }
 
     /// Returns a shard's table of regions. No region ends while the guard is held.
-    pub(crate) fn read(&self, shard: usize) -> RwLockReadGuard<'_, Regions> {
-        lock::read(&self.tables[shard].0)
+    pub(crate) fn read(&self, shard: usize) -> BiasedReadGuard<'_, Regions> {
+        self.tables[shard].0.read()
     }
 
     /// Like [`RegionTable::read`], but returns `None` if a thread is changing the table.
-    pub(crate) fn try_read(&self, shard: usize) -> Option<RwLockReadGuard<'_, Regions>> {
-        self.tables[shard].0.try_read().ok()
+    pub(crate) fn try_read(&self, shard: usize) -> Option<BiasedReadGuard<'_, Regions>> {
+        self.tables[shard].0.try_read()
     }
 
     /// Keeps all others from a shard's table.
     #[cfg(test)]
-    pub(crate) fn write(&self, shard: usize) -> std::sync::RwLockWriteGuard<'_, Regions> {
-        lock::write(&self.tables[shard].0)
+    pub(crate) fn write(&self, shard: usize) -> gdr_process::BiasedWriteGuard<'_, Regions> {
+        self.tables[shard].0.write()
     }
 
     /// Adds a region under a random new key, until the returned entry is dropped.
@@ -103,7 +103,7 @@ impl RegionTable {
     /// Adds a region to all tables, unless the key is taken.
     fn insert_at(&self, key: u32, region: &Arc<Region>) -> bool {
         for (shard, table) in self.tables.iter().enumerate() {
-            let mut regions = lock::write(&table.0);
+            let mut regions = table.0.write();
             // The first table is authoritative: keys are added there first and removed there last.
             if shard == 0 && regions.contains_key(&key) {
                 return false;
@@ -138,7 +138,7 @@ impl TableEntry {
             return false;
         }
         for table in &self.table.tables {
-            let mut regions = lock::write(&table.0);
+            let mut regions = table.0.write();
             if let (Some(old), Some(new)) = (regions.remove(&self.key), regions.remove(&by.key)) {
                 regions.insert(self.key, new);
                 regions.insert(by.key, old);
@@ -160,7 +160,7 @@ impl Drop for TableEntry {
         let mut region = None;
         // In the reverse order of `insert_at`, because the key is free once the first table has lost it.
         for table in self.table.tables.iter().rev() {
-            region = lock::write(&table.0).remove(&self.key);
+            region = table.0.write().remove(&self.key);
         }
         // The program may free the memory now.
         if let Some(region) = region {

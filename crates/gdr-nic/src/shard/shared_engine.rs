@@ -25,8 +25,8 @@ use crate::error::Result;
 use crate::os;
 use crate::poller::{PerPoller, Poller};
 use crate::retained;
-use crate::shard::caller_activity::CallerActivity;
-use crate::shard::clock::{Clock, nanoseconds};
+use crate::shard::caller_activity::{CallerActivity, count_roughly};
+use crate::shard::clock::{Clock, RecentTime, nanoseconds};
 use crate::shard::completion_counting::{CompletionCounter, CountedOperation};
 use crate::shard::cpu_contention::{CpuContention, Yielded};
 use crate::shard::cq_entries::{CqEntries, CqProducer};
@@ -118,12 +118,19 @@ pub(crate) struct SharedEngine {
     callers: CacheLine<CallerActivity>,
     /// Whether other threads want the CPUs of the program's polling threads.
     contention: CpuContention,
-    /// The number of polls.
-    looks: PerPoller<AtomicU64>,
+    polls: PerPoller<Polls>,
     found: CacheLine<Found>,
     /// The progress thread leaves the engine to the program's threads.
     yielded: AtomicBool,
     stop: AtomicBool,
+}
+
+/// The polls of one kind of threads.
+#[derive(Debug, Default)]
+struct Polls {
+    /// Their number; see [`count_roughly`].
+    count: AtomicU64,
+    recent: RecentTime,
 }
 
 /// Calls of the program that wait for the mutex. Polling threads let them go first, [`POLLS_GIVEN_WAY`] times.
@@ -167,7 +174,7 @@ impl SharedEngine {
             polling_waiters: AtomicU32::new(0),
             callers: CacheLine::default(),
             contention: CpuContention::new(),
-            looks: PerPoller::default(),
+            polls: PerPoller::default(),
             found: CacheLine(Found {
                 due: AtomicU64::new(NEVER),
                 idle_polls: AtomicU32::new(0),
@@ -239,9 +246,9 @@ impl SharedEngine {
         Counters {
             kernel_drops: self.socket.kernel_drops(),
             looks: self
-                .looks
+                .polls
                 .iter()
-                .map(|looks| looks.load(Ordering::Relaxed))
+                .map(|polls| polls.count.load(Ordering::Relaxed))
                 .sum(),
             ..counters
         }
@@ -374,7 +381,7 @@ impl SharedEngine {
         let has_completed = !engine.completed.is_empty();
         let completed = has_completed.then(|| mem::take(&mut engine.completed));
         // Also under the lock: later, the thread may begin its sleep on older state.
-        let wake = engine.must_wake();
+        let wake = engine.take_wake_up();
         drop(engine);
         if let Some(completed) = completed {
             retained::release(completed);
@@ -388,7 +395,7 @@ impl SharedEngine {
     /// Polls the engine once, unless another thread uses it or waits for it. Packets of strangers and damaged packets
     /// do not count as work.
     pub(crate) fn try_poll(&self, poller: Poller, now: u64) -> Polled {
-        let look = self.looks.of(poller).fetch_add(1, Ordering::Relaxed);
+        let look = count_roughly(&self.polls.of(poller).count);
         let waiters = &self.lock_waiters.0;
         // Gives way to calls of the program that wait for the lock, but not forever: callers that take turns would keep
         // every packet out.
@@ -402,7 +409,7 @@ impl SharedEngine {
         let is_checked = self.watches.suffice()
             || self.found.0.idle_polls.load(Ordering::Relaxed) >= POLLS_UNCHECKED;
         // Checked without the lock, so that idle threads do not take it from each other.
-        if is_checked && !self.may_have_work(poller, look, now) {
+        if is_checked && !self.may_have_work(look, now) {
             return Polled::Skipped;
         }
         let Some(engine) = try_lock(&self.engine.0) else {
@@ -438,9 +445,9 @@ impl SharedEngine {
     }
 
     /// Returns whether a poll may find anything to do, as far as can be seen without the mutex.
-    fn may_have_work(&self, poller: Poller, look: u64, now: u64) -> bool {
+    fn may_have_work(&self, look: u64, now: u64) -> bool {
         let due = self.found.0.due.load(Ordering::Acquire);
-        due == NOW || due <= now || self.watches.has_packet(poller) || self.is_readable(look)
+        due == NOW || due <= now || self.watches.has_packet() || self.is_readable(look)
     }
 
     /// Lets the progress thread wait a moment for a packet on a ring, or for a thread that wants the engine.
@@ -450,7 +457,7 @@ impl SharedEngine {
         }
         for _ in 0..SPINS_FOR_PACKET {
             let is_wanted = self.lock_waiters.0.count.load(Ordering::Relaxed) > 0;
-            if is_wanted || self.watches.has_packet(Poller::ProgressThread) {
+            if is_wanted || self.watches.has_packet() {
                 return;
             }
             hint::spin_loop();
@@ -505,7 +512,7 @@ impl SharedEngine {
 
     /// Polls once for a thread of the program. Yields the CPU from time to time if there was nothing to do.
     pub(crate) fn progress(&self) -> bool {
-        self.check_process().is_ok() && self.progress_at(self.clock().now()).0
+        self.check_process().is_ok() && self.progress_at(self.now(Poller::Program)).0
     }
 
     /// Like [`SharedEngine::progress`], for the process that opened the device. Starts at `begin`; also returns the
@@ -520,9 +527,9 @@ impl SharedEngine {
         };
         let end = match (yielded, polled) {
             (Some(yielded), _) => Some(yielded.end),
-            // Reading the clock would take as long as the rest.
+            // It took hardly any time.
             (None, Polled::Skipped) => None,
-            (None, Polled::Work | Polled::Idle) => Some(self.clock().now()),
+            (None, Polled::Work | Polled::Idle) => Some(self.now(Poller::Program)),
         };
         self.callers.0.end(end.unwrap_or(begin));
         (polled == Polled::Work, end)
@@ -540,7 +547,7 @@ impl SharedEngine {
         if self.check_process().is_err() {
             return None;
         }
-        let mut now = self.clock().now();
+        let mut now = self.now(Poller::Program);
         let mut last_work = now;
         let end = now.saturating_add(nanoseconds(deadline.remaining()));
         let longest = nanoseconds(self.busy_poll());
@@ -549,7 +556,7 @@ impl SharedEngine {
                 return Some(taken);
             }
             let (worked, read) = self.progress_at(now);
-            now = read.unwrap_or_else(|| self.clock().now());
+            now = read.unwrap_or_else(|| self.now(Poller::Program));
             if worked {
                 last_work = now;
             } else if now.saturating_sub(last_work) >= longest {
@@ -635,6 +642,11 @@ impl SharedEngine {
     /// Returns the clock of the device.
     pub(crate) fn clock(&self) -> &Clock {
         &self.device.clock
+    }
+
+    /// Returns the time of that clock, or one that threads of this kind have read within the last microsecond.
+    pub(crate) fn now(&self, poller: Poller) -> u64 {
+        self.polls.of(poller).recent.now(self.clock())
     }
 
     /// Returns when a poll, by any thread, last found something to do.

@@ -214,9 +214,8 @@ impl Congestion {
     }
 
     /// Accounts for packets sent at `now`.
-    pub(super) fn sent(&mut self, now: impl Fn() -> Time, packets: u32, round_trip: &RoundTrip) {
+    pub(super) fn sent(&mut self, now: Time, packets: u32, round_trip: &RoundTrip) {
         if self.paced {
-            let now = now();
             // Send time that a late caller missed is forfeited beyond `catch_up`; otherwise it would be spent in one
             // burst.
             let earliest = Time::since_epoch(now.elapsed().saturating_sub(self.catch_up));

@@ -18,7 +18,7 @@ impl Requester {
         request: &SendRequest<'_>,
         caps: &Capabilities,
         connection: &Connection,
-        now: impl Fn() -> Time,
+        now: Time,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
         out: &mut [u8],
     ) -> Option<usize> {
@@ -35,7 +35,7 @@ impl Requester {
             return None;
         }
         self.send_queue.push_back(wqe);
-        self.begin_after_pause(&now);
+        self.begin_after_pause(now);
         let written = self.write_part(now, 0, 1, |wqe, psn, ack_request| {
             wqe.write_only(connection, psn, ack_request, fill, out)
         });

@@ -269,7 +269,7 @@ impl Requester {
             repeated.into_iter().for_each(|piece| piece.repeated = true);
         }
         self.missing.resent.push_back((psn, now));
-        self.congestion.sent(|| now, packets, &self.round_trip);
+        self.congestion.sent(now, packets, &self.round_trip);
         Ok(Some(len))
     }
 }

@@ -93,7 +93,7 @@ impl Requester {
             }
         };
         let expects_response = wqe.expects_response();
-        self.begin_after_pause(|| now);
+        self.begin_after_pause(now);
         let index = self.next.distance_from(first);
         let written = match expects_response {
             true => self.write_response_request(now, connection, memory, index, out),
@@ -117,9 +117,8 @@ impl Requester {
     }
 
     /// Starts a round if nothing is outstanding: what the path carried before the pause may no longer hold.
-    pub(super) fn begin_after_pause(&mut self, now: impl Fn() -> Time) {
+    pub(super) fn begin_after_pause(&mut self, now: Time) {
         if self.highest == self.una {
-            let now = now();
             let idle_since = self.progress_at;
             self.congestion.restart(now, idle_since, &self.round_trip);
             self.progress_at = now;
@@ -193,8 +192,8 @@ impl Requester {
         })?;
         let is_last = index + packets == wqe.packets;
         self.cursor += usize::from(is_last);
-        self.time_next(|| now);
-        self.count_sent(|| now, packets);
+        self.time_next(now);
+        self.count_sent(now, packets);
         Ok(Some(len))
     }
 
@@ -234,25 +233,20 @@ impl Requester {
             self.congestion.leave_merged();
         }
         let is_of_own_kind = self.is_of_own_kind;
-        self.write_part(
-            || now,
-            index,
-            packets,
-            |wqe, psn, ack_request| {
-                let mut headers = wqe.request_packet(connection, psn, index, packets, ack_request);
-                let len = wqe.request_payload(connection, index, packets);
-                // Only full ones: the kernel splits a segmented send into datagrams of equal length.
-                if is_of_own_kind && len == mtu.bytes() {
-                    headers.fill();
-                }
-                match by {
-                    PayloadBy::Reference => Ok(emit_empty(&headers, out)),
-                    PayloadBy::Copy => emit(&headers, len, out, |to| {
-                        wqe.payload.fill(memory, index * mtu.bytes() as u32, to)
-                    }),
-                }
-            },
-        )
+        self.write_part(now, index, packets, |wqe, psn, ack_request| {
+            let mut headers = wqe.request_packet(connection, psn, index, packets, ack_request);
+            let len = wqe.request_payload(connection, index, packets);
+            // Only full ones: the kernel splits a segmented send into datagrams of equal length.
+            if is_of_own_kind && len == mtu.bytes() {
+                headers.fill();
+            }
+            match by {
+                PayloadBy::Reference => Ok(emit_empty(&headers, out)),
+                PayloadBy::Copy => emit(&headers, len, out, |to| {
+                    wqe.payload.fill(memory, index * mtu.bytes() as u32, to)
+                }),
+            }
+        })
         .inspect(|_| {
             if by == PayloadBy::Reference {
                 self.merged_until = Some(self.next);
@@ -266,7 +260,7 @@ impl Requester {
     #[inline(always)]
     pub(super) fn write_part<E>(
         &mut self,
-        now: impl Fn() -> Time,
+        now: Time,
         index: u32,
         packets: u32,
         write: impl FnOnce(&SendWqe, Psn, bool) -> Result<usize, E>,
@@ -296,7 +290,7 @@ impl Requester {
         self.since_ack_request = since_ack_request;
         if ack_request {
             self.since_ack_request = 0;
-            self.time_next(&now);
+            self.time_next(now);
         }
         self.count_sent(now, packets);
         Ok(Some(written))
@@ -304,15 +298,15 @@ impl Requester {
 
     /// Times the next packet, which requests an acknowledgement; the answer to another one could wait for a later
     /// packet. Only a first transmission is timed, as the answer to a retransmitted packet may be to either.
-    fn time_next(&mut self, now: impl Fn() -> Time) {
+    fn time_next(&mut self, now: Time) {
         if self.timed.is_none() && self.is_new() {
-            self.timed = Some((self.next, now()));
+            self.timed = Some((self.next, now));
         }
     }
 
     /// Accounts for `packets` that were sent.
-    fn count_sent(&mut self, now: impl Fn() -> Time, packets: u32) {
-        self.congestion.sent(&now, packets, &self.round_trip);
+    fn count_sent(&mut self, now: Time, packets: u32) {
+        self.congestion.sent(now, packets, &self.round_trip);
         self.next = self.next.wrapping_add(packets);
         // Compared by distance from `una`, as PSNs wrap around.
         if self.next.distance_from(self.una) > self.highest.distance_from(self.una) {
@@ -320,7 +314,7 @@ impl Requester {
         }
         // A single timer covers all outstanding packets: it starts when none is running (RFC 6298, 5.1).
         if self.retransmit_at.is_none() {
-            self.retransmit_at = self.retransmit_time(now());
+            self.retransmit_at = self.retransmit_time(now);
         }
     }
 

@@ -27,6 +27,7 @@ impl Reth {
     }
 
     /// Writes the header.
+    #[inline]
     pub fn emit(&self, out: &mut [u8; Self::LEN]) {
         out[..8].copy_from_slice(&self.addr.to_be_bytes());
         out[8..12].copy_from_slice(&self.rkey.0.to_be_bytes());

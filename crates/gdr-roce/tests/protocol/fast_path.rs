@@ -53,7 +53,7 @@ impl Link {
             Ok::<_, Infallible>(())
         };
         let qp = &mut self.pair.net.sides[side].qp;
-        let Some(len) = qp.post_and_transmit(request, || now, fill, &mut out) else {
+        let Some(len) = qp.post_and_transmit(request, now, fill, &mut out) else {
             return false;
         };
         out.truncate(len);
@@ -239,7 +239,7 @@ fn a_payload_that_cannot_be_copied_leaves_nothing_posted() {
     let mut out = vec![0; MAX_DATAGRAM];
     let qp = &mut link.pair.net.sides[0].qp;
     let room = qp.send_room();
-    let sent = qp.post_and_transmit(&write, || Time::EPOCH, |_| Err(()), &mut out);
+    let sent = qp.post_and_transmit(&write, Time::EPOCH, |_| Err(()), &mut out);
     assert_eq!((sent, qp.send_room()), (None, room));
     assert!(!qp.may_transmit() && !qp.has_outstanding());
     assert!(link.post_at_once(0, &write, &[1; 8]));

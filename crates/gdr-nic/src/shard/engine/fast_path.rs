@@ -1,6 +1,5 @@
 //! The fast path: a request whose only packet is written to a ring as it is posted.
 
-use std::cell::OnceCell;
 use std::mem;
 use std::ops::Deref;
 
@@ -18,20 +17,20 @@ use crate::shard::region_table::Regions;
 pub(crate) enum SentAtOnce {
     /// Not yet. A poll, which outstanding requests require anyway, will publish the packet with others.
     Hidden,
-    /// Yes, at this time of the device's clock.
-    Shown(u64),
+    /// Yes.
+    Shown,
 }
 
 impl Engine {
-    /// Posts a request of a connection and writes its only packet to a ring. Returns `None`, with nothing posted, unless
+    /// Posts a request of a connection at `now` and writes its only packet to a ring. Returns `None`, with nothing posted, unless
     /// that is possible, and the same as posting and sending it.
     pub(crate) fn post_and_transmit<R: Deref<Target = Regions>>(
         &mut self,
         qpn: Qpn,
         request: &SendRequest<'_>,
+        now: u64,
         regions: impl FnOnce() -> R,
     ) -> Option<SentAtOnce> {
-        let clock = &self.device.clock;
         let qp = self.qps.qps.get_mut(&qpn.get())?;
         let ring = qp.ring?;
         let is_hindered = qp.chaos.is_some()
@@ -44,13 +43,10 @@ impl Engine {
         }
         let domain = qp.domain;
         let has_outstanding = qp.transport.has_outstanding();
-        // At most once: reading the clock takes as long as a good part of the rest.
-        let read = OnceCell::new();
-        let now = || *read.get_or_init(|| clock.now());
         let mut queue = SendQueue::of(qp)?;
         let len = queue.push_and_transmit(
             request,
-            || time(now()),
+            time(now),
             |to| match request.data {
                 Data::Inline(bytes) => {
                     to.copy_from_slice(bytes);
@@ -98,6 +94,6 @@ impl Engine {
         }
         qp.requests.deferred = 0;
         self.rings.flush();
-        Some(SentAtOnce::Shown(now()))
+        Some(SentAtOnce::Shown)
     }
 }

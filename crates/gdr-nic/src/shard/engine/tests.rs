@@ -321,24 +321,28 @@ fn a_timer_that_is_earlier_than_the_one_before_is_set_at_once() {
 }
 
 #[test]
-fn a_sleeping_thread_is_woken_for_what_happened_since() {
+fn a_sleeping_thread_is_woken_once_for_what_happened_since() {
     let (mut engine, qpn) = engine();
     engine.sleep = Some(engine.wakeup());
-    assert!(!engine.must_wake(), "nothing has happened");
+    assert!(!engine.take_wake_up(), "nothing has happened");
     post(&mut engine, qpn);
-    assert!(engine.must_wake(), "something is to be sent");
+    assert!(engine.take_wake_up(), "something is to be sent");
+    assert!(!engine.take_wake_up(), "it was woken");
     engine.send(&Regions::default(), 0);
-    assert!(!engine.must_wake(), "it was sent");
+    engine.sleep = Some(Wakeup::default());
     let (now, later) = (engine.now(), Time::since_epoch(Duration::from_secs(9)));
     engine.timers.insert((later, 7));
-    assert!(engine.must_wake(), "it sleeps without an end");
+    assert!(engine.take_wake_up(), "it sleeps without an end");
     engine.sleep = Some(engine.wakeup());
-    assert!(!engine.must_wake(), "it knows the end");
+    assert!(!engine.take_wake_up(), "it knows the end");
     engine.timers.insert((now, 8));
-    assert!(engine.must_wake(), "it sleeps too long");
+    assert!(engine.take_wake_up(), "it sleeps too long");
     engine.sleep = Some(engine.wakeup());
     engine.wire.batch.block();
-    assert!(engine.must_wake(), "room in the socket would not wake it");
+    assert!(
+        engine.take_wake_up(),
+        "room in the socket would not wake it"
+    );
 }
 
 /// Requests whose bytes are in mapped memory are read after a fence of the thread that reads.

@@ -6,6 +6,7 @@ use gdr_roce::{Qpn, SendRequest, State};
 use super::{EngineGuard, SharedEngine};
 use crate::connection::Connection;
 use crate::error::Result;
+use crate::poller::Poller;
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::SendQueue;
 use crate::service::Service;
@@ -24,8 +25,8 @@ const WAITED: IntakeUse = IntakeUse::Open {
 /// A posting call, with the engine locked.
 pub(crate) struct PostingCall<'a> {
     engine: EngineGuard<'a>,
-    /// When the call began, unless just now: for short posts, reading the clock takes as long as the rest.
-    begin: Option<u64>,
+    /// When the call began.
+    begin: u64,
     /// Whether this call opens the intake.
     intake: IntakeUse,
 }
@@ -35,7 +36,7 @@ impl SharedEngine {
     pub(crate) fn begin_posts(&self) -> PostingCall<'_> {
         PostingCall {
             // A long list and a wait for the lock are parts of the call: the program does not compute meanwhile.
-            begin: Some(self.clock().now()),
+            begin: self.now(Poller::Program),
             engine: self.lock(),
             intake: IntakeUse::Closed,
         }
@@ -44,26 +45,26 @@ impl SharedEngine {
     /// Posts a request of a connection. If it is short, it is left to the thread that holds the engine's lock, if there
     /// is one.
     pub(crate) fn post_send(&self, qpn: Qpn, request: &SendRequest<'_>) -> Result<()> {
+        let begin = self.now(Poller::Program);
         let call = match try_lock(&self.engine.0) {
-            Some(engine) => match self.post_and_transmit(self.guard(engine), qpn, request) {
+            Some(engine) => match self.post_and_transmit(self.guard(engine), qpn, request, begin) {
                 Some(engine) => PostingCall {
                     engine,
-                    begin: None,
+                    begin,
                     intake: IntakeUse::Closed,
                 },
                 None => return Ok(()),
             },
             None => {
-                let begin = self.clock().now();
                 let leave = |terms: &Terms| LeftSend::of(request, terms);
                 if self.intake.leave(qpn.get(), leave) {
                     self.callers.0.begin(begin);
                     self.serve_intake();
-                    self.callers.0.end(self.clock().now());
+                    self.callers.0.end(self.now(Poller::Program));
                     return Ok(());
                 }
                 PostingCall {
-                    begin: Some(begin),
+                    begin,
                     engine: self.lock(),
                     intake: WAITED,
                 }
@@ -79,23 +80,19 @@ impl SharedEngine {
         mut engine: EngineGuard<'a>,
         qpn: Qpn,
         request: &SendRequest<'_>,
+        now: u64,
     ) -> Option<EngineGuard<'a>> {
         let regions = || self.device.regions.read(self.shard);
-        let Some(sent) = engine.post_and_transmit(qpn, request, regions) else {
+        let Some(sent) = engine.post_and_transmit(qpn, request, now, regions) else {
             return Some(engine);
         };
         let callers = &self.callers.0;
+        callers.begin(now);
         match sent {
-            SentAtOnce::Hidden => {
-                callers.count();
-                drop(engine);
-            }
-            SentAtOnce::Shown(now) => {
-                callers.begin(now);
-                self.unlock(engine);
-                callers.end(now);
-            }
+            SentAtOnce::Hidden => drop(engine),
+            SentAtOnce::Shown => self.unlock(engine),
         }
+        callers.end(now);
         None
     }
 
@@ -128,18 +125,14 @@ impl SharedEngine {
         };
         let callers = &self.callers.0;
         let may_defer = engine.may_defer(qpn);
-        if may_defer && call.begin.is_none() {
-            callers.count();
-            return Ok(outcome);
-        }
-        let now = self.clock().now();
-        callers.begin(call.begin.unwrap_or(now));
+        let now = self.now(Poller::Program);
+        callers.begin(call.begin);
         if may_defer {
             callers.end(now);
         } else {
             engine.send(&self.device.regions.read(self.shard), now);
             self.unlock(engine);
-            callers.end(self.clock().now());
+            callers.end(self.now(Poller::Program));
         }
         Ok(outcome)
     }
@@ -152,7 +145,7 @@ impl SharedEngine {
                 let mut engine = self.guard(engine);
                 // `serve` checks again by itself.
                 engine.leave_intake();
-                self.send_now(engine, self.clock().now());
+                self.send_now(engine, self.now(Poller::Program));
             },
         );
     }
@@ -186,7 +179,7 @@ impl SharedEngine {
         let outcome = post(&mut RecvQueue::of(qp));
         // A queue pair in ERR flushes its receives immediately.
         if let Some(engine) = self.lock_of_caller(engine, left_to_thread) {
-            self.send_now(engine, self.clock().now());
+            self.send_now(engine, self.now(Poller::Program));
         }
         Ok(outcome)
     }

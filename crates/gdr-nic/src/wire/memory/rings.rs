@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use gdr_process::lock;
+use gdr_process::BiasedLock;
 use gdr_roce::wire::{Bth, MAX_DATAGRAM};
 use gdr_roce::{Extent, PayloadBy, Qpn};
 
@@ -20,7 +20,6 @@ use super::segment::Segment;
 use super::stalled::{MOST_COPIED, Payload, Stalled, StalledRecord};
 use crate::buffer::CopyThread;
 use crate::error::Result;
-use crate::poller::{PerPoller, Poller};
 use gdr_udp::ProcessFd;
 
 /// Packets taken from one ring per poll.
@@ -107,7 +106,7 @@ pub(crate) struct Watches {
     udp_uses: AtomicUsize,
     /// A datagram was seen at the UDP socket, but not received yet.
     readable: AtomicBool,
-    rings: PerPoller<RwLock<Vec<(RingId, RecordWatch)>>>,
+    rings: BiasedLock<Vec<(RingId, RecordWatch)>>,
 }
 
 impl Watches {
@@ -134,20 +133,20 @@ impl Watches {
     }
 
     /// Returns whether a packet has arrived.
-    pub(crate) fn has_packet(&self, poller: Poller) -> bool {
+    pub(crate) fn has_packet(&self) -> bool {
         self.any()
-            && lock::read(self.rings.of(poller))
+            && self
+                .rings
+                .read()
                 .iter()
                 .any(|(_, watch)| watch.has_record())
     }
 
-    /// Changes all lists. The engine's lock orders the changes.
-    fn change(&self, change: impl Fn(&mut Vec<(RingId, RecordWatch)>)) {
-        for rings in self.rings.iter() {
-            let mut rings = lock::write(rings);
-            change(&mut rings);
-            self.count.store(rings.len(), Ordering::Relaxed);
-        }
+    /// Changes the list.
+    fn change(&self, change: impl FnOnce(&mut Vec<(RingId, RecordWatch)>)) {
+        let mut rings = self.rings.write();
+        change(&mut rings);
+        self.count.store(rings.len(), Ordering::Relaxed);
     }
 }
 
