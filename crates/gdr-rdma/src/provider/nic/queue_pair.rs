@@ -97,6 +97,18 @@ impl QueuePairOps for QueuePair<Connection> {
         if requests.is_empty() {
             return (0, Ok(()));
         }
+        // It retains nothing, so it may be sent at once, or be left to another thread that has the engine.
+        if let [request] = requests
+            && let Data::Inline(bytes) = &request.data
+        {
+            let outcome = self.post_send(&gdr_roce::SendRequest {
+                id: request.id,
+                operation: request.operation,
+                data: gdr_roce::Data::Inline(bytes),
+                flags: request.flags,
+            });
+            return (usize::from(outcome.is_ok()), outcome.map_err(Error::from));
+        }
         let mut posted = 0;
         let outcome = self.post_sends(|queue| {
             // What the last request still has to retain. Consecutive requests on one region leave that to the last of
