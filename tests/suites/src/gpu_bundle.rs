@@ -39,6 +39,9 @@ const WEIGHTS: &str = include_str!("../bundle/weights.py");
 /// NCCL's collectives, objects and weights on four GPUs.
 const FOUR: &str = include_str!("../bundle/four.py");
 
+/// Other programs between two processes of one host.
+const ONE_HOST: &str = include_str!("../bundle/one_host.py");
+
 /// The Python package beside PyTorch.
 const WHEEL: &str = include_str!("../bundle/wheel.py");
 
@@ -75,6 +78,7 @@ pub fn make(out: &Path) -> anyhow::Result<()> {
     fs::write(out.join("objects.py"), OBJECTS)?;
     fs::write(out.join("weights.py"), WEIGHTS)?;
     fs::write(out.join("four.py"), FOUR)?;
+    fs::write(out.join("one_host.py"), ONE_HOST)?;
     fs::write(out.join("wheel.py"), WHEEL)?;
     match wheel::build(PROFILE, &out.join("wheel")) {
         Ok(_) => {}

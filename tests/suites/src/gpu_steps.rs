@@ -590,4 +590,11 @@ pub const STEPS: &[Step] = &[
         limit_s: 300,
         command: r#"for tool in memcheck racecheck synccheck; do with_program compute-sanitizer --tool "$tool" --error-exitcode 9 "$HERE/bin/reads" valid || exit; done"#,
     },
+    Step {
+        name: "other programs within one host",
+        file: "one-host-programs",
+        prints: Prints::Text,
+        limit_s: 1200,
+        command: r#"with_program python3 "$HERE/one_host.py" measure "$OUT/one-host.json""#,
+    },
 ];
