@@ -11,7 +11,7 @@ use crate::primitives::{
     AtomicBool, AtomicU32, BIASED_AFTER, RwLock, RwLockReadGuard, RwLockWriteGuard, process_fence,
     read, register_process_fence, relax, wait_for_stores, write,
 };
-use crate::reader::{LockAddress, Mark};
+use crate::reader::{Address, Mark};
 use crate::this_reader::{readers, this_reader};
 
 /// A readers-writer lock whose readers execute no atomic read-modify-write operation, and write only to memory of their
@@ -56,7 +56,7 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    fn address(&self) -> LockAddress {
+    fn address(&self) -> Address {
         ptr::from_ref(self).cast_mut().cast()
     }
 

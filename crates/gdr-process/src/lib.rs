@@ -7,7 +7,8 @@
 //!
 //! In a process with more rights than its caller, who controls the environment, [`variable`] ignores the environment.
 //! [`WholeFile`] and [`create_new`] create files safely in directories where others may have placed links.
-//! [`BiasedLock`] protects what is read all the time and seldom changed, at hardly any cost for its readers.
+//! [`BiasedLock`] protects what is read all the time and seldom changed, at hardly any cost for its readers, and
+//! [`Lending`] lends an object to a call without counting references.
 //!
 //! [`process_name`] returns a name that is unique among processes sharing such a directory. [`PeerUser`] is the user at
 //! the other end of a connection within the host. [`NewNamespaces`] moves a thread into namespaces of its own, so that
@@ -18,6 +19,7 @@
 mod biased_lock;
 mod environment;
 mod fork;
+mod lending;
 mod loader;
 pub mod lock;
 mod name;
@@ -34,6 +36,7 @@ mod whole_file;
 pub use biased_lock::{BiasedLock, BiasedReadGuard, BiasedWriteGuard};
 pub use environment::variable;
 pub use fork::{Inherited, PerProcess, ProcessId};
+pub use lending::{Lending, Lent};
 pub use loader::{LoadedLibrary, visit_loaded};
 pub use name::process_name;
 pub use new_namespaces::NewNamespaces;

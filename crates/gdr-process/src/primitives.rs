@@ -1,4 +1,4 @@
-//! Primitives of [`biased_lock`](crate::biased_lock) and [`reader`](crate::reader).
+//! Primitives of [`biased_lock`](crate::biased_lock), [`lending`](crate::lending) and [`reader`](crate::reader).
 //!
 //! The model checker compiles them with others; see `tests/loom.rs`.
 

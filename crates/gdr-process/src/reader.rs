@@ -1,21 +1,21 @@
-//! Marks of threads that read what a [`BiasedLock`](crate::BiasedLock) protects.
+//! Marks of threads that use what a [`BiasedLock`](crate::BiasedLock) protects, or a [`Lending`](crate::Lending) lends.
 
 use std::ptr;
 use std::sync::atomic::Ordering;
 
 use crate::primitives::{AtomicBool, AtomicPtr, thread_fence};
 
-/// The address of a lock: compared, never dereferenced.
-pub(crate) type LockAddress = *mut ();
+/// The address of a lock or an object: compared, never dereferenced.
+pub(crate) type Address = *mut ();
 
-/// The most locks that a thread holds in this way at a time. For others it uses the usual lock.
+/// The most that a thread marks at a time. For others it uses the usual lock or count.
 const MARKS: usize = 8;
 
-/// A thread that reads. It alone writes here.
+/// A thread that reads and borrows. It alone writes here.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Reader {
-    /// Each holds the lock that the thread reads, or null.
+    /// Each holds what the thread uses, or null.
     marks: [AtomicPtr<()>; MARKS],
     is_claimed: AtomicBool,
     /// Written before the reader is published, and never again.
@@ -23,15 +23,15 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Marks a lock as being read; `None` if the thread holds too many.
+    /// Marks what the thread uses from now on; `None` if that is too much.
     #[inline]
-    pub(crate) fn mark(&self, lock: LockAddress) -> Option<Mark<'_>> {
+    pub(crate) fn mark(&self, what: Address) -> Option<Mark<'_>> {
         let free = self
             .marks
             .iter()
             .find(|mark| mark.load(Ordering::Relaxed).is_null())?;
-        // Release: a writer that loads this instead of the null before it sees the accesses of the previous read.
-        free.store(lock, Ordering::Release);
+        // Release: a writer that loads this instead of the null before it sees the accesses of the previous use.
+        free.store(what, Ordering::Release);
         thread_fence();
         Some(Mark(free))
     }
@@ -41,21 +41,21 @@ impl Reader {
         self.is_claimed.store(false, Ordering::Release);
     }
 
-    fn has_marked(&self, lock: LockAddress) -> bool {
+    fn has_marked(&self, what: Address) -> bool {
         self.marks
             .iter()
-            .any(|mark| mark.load(Ordering::Acquire) == lock)
+            .any(|mark| mark.load(Ordering::Acquire) == what)
     }
 }
 
-/// Marks a lock until dropped.
+/// A mark, until dropped.
 #[derive(Debug)]
 pub(crate) struct Mark<'a>(&'a AtomicPtr<()>);
 
 impl Drop for Mark<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: a writer that loads this sees the accesses of the read.
+        // Release: a writer that loads this sees the accesses of the use.
         self.0.store(ptr::null_mut(), Ordering::Release);
     }
 }
@@ -107,8 +107,8 @@ impl Readers {
         }
     }
 
-    /// Returns whether a thread has marked the lock.
-    pub(crate) fn have_marked(&self, lock: LockAddress) -> bool {
-        self.iter().any(|reader| reader.has_marked(lock))
+    /// Returns whether a thread uses it.
+    pub(crate) fn have_marked(&self, what: Address) -> bool {
+        self.iter().any(|reader| reader.has_marked(what))
     }
 }

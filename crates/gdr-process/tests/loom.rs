@@ -1,10 +1,12 @@
-//! The biased lock under every interleaving and reordering that Rust's memory model allows. `cargo xtask loom` runs
+//! The biased lock and lent objects under every interleaving and reordering that Rust's memory model allows. `cargo xtask loom` runs
 //! this.
 #![cfg(loom)]
 #![allow(dead_code, reason = "the library uses the rest")]
 
 #[path = "../src/biased_lock.rs"]
 mod biased_lock;
+#[path = "../src/lending.rs"]
+mod lending;
 #[path = "../src/reader.rs"]
 mod reader;
 
@@ -74,6 +76,7 @@ mod this_reader {
 }
 
 use biased_lock::BiasedLock;
+use lending::Lending;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -155,5 +158,33 @@ fn a_read_of_another_lock_uses_the_same_mark() {
         };
         write(&locks[0], 1);
         reader.join().expect("no panic");
+    });
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        self.0.with_mut(|value| unsafe { *value = u64::MAX });
+    }
+}
+
+#[test]
+fn no_call_has_an_object_that_ended() {
+    check(|| {
+        let object = std::sync::Arc::new(Watched::default());
+        let table = Arc::new(BiasedLock::new(Some(Lending::new(object))));
+        let call = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                let lent = table.read().as_ref().map(Lending::lend);
+                if let Some(lent) = lent {
+                    // SAFETY: as above.
+                    assert_eq!(lent.0.with(|value| unsafe { *value }), 0);
+                }
+            })
+        };
+        let removed = table.write().take();
+        drop(removed);
+        call.join().expect("no panic");
     });
 }

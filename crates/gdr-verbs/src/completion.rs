@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use gdr_nic::{Completion, Qpn, WcOpcode, WcStatus};
 use gdr_verbs_sys::{ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
-use crate::completion_queue::{QUEUES, Queue};
+use crate::completion_queue::QUEUES;
 use crate::device::Device;
 use crate::ret::number;
 
@@ -109,9 +109,10 @@ fn plain(completion: &Completion, device: &Device) -> ibv_wc {
 /// # Safety
 /// `wc` has room for `room` completions.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
-    let most = usize::try_from(room).unwrap_or(0);
-    let mut next = wc;
-    let poll = |queue: &Queue| {
+    number(|| {
+        let queue = QUEUES.lend(cq)?;
+        let most = usize::try_from(room).unwrap_or(0);
+        let mut next = wc;
         let count = queue.nic().poll(most, &mut |completion| {
             // SAFETY: at most `room` completions are passed, and there is room for them.
             unsafe {
@@ -120,6 +121,5 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
             }
         })?;
         Ok(count as c_int)
-    };
-    number(|| QUEUES.with(cq, poll))
+    })
 }

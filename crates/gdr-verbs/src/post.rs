@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     status(|| {
         let mut next = wr;
-        let posted = PAIRS.with(qp, |pair| {
+        let posted = PAIRS.lend(qp).and_then(|pair| {
             let init = pair.init();
             let (most, signals_all) = (init.cap.max_send_wr, init.signals_all);
             let is_extended = init.kind == ibv_qp_type::IBV_QPT_XRC_SEND;
@@ -114,11 +114,11 @@ pub(crate) unsafe extern "C" fn post_send(
                         nic.post_send(&request)
                     };
                     // SAFETY: a request of the caller's list.
-                    unsafe { with_data(pair, wr, push) }
+                    unsafe { with_data(&pair, wr, push) }
                 }
                 NicPair::Connection(nic) => nic.post_sends(|queue| {
                     let post = |wr: &ibv_send_wr| {
-                        let window = window(pair, wr)?;
+                        let window = window(&pair, wr)?;
                         let operation = match &window {
                             Some(window) => window.operation(),
                             None => operation(wr)?,
@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn post_send(
                             }
                         };
                         // SAFETY: a request of the caller's list.
-                        unsafe { with_data(pair, wr, push) }?;
+                        unsafe { with_data(&pair, wr, push) }?;
                         if let Some(window) = window {
                             window.posted();
                         }
@@ -153,7 +153,7 @@ pub(crate) unsafe extern "C" fn post_send(
                         let push =
                             |data: Data<'_>| queue.push(&to.request(id, immediate, data, flags));
                         // SAFETY: a request of the caller's list.
-                        unsafe { with_data(pair, wr, push) }
+                        unsafe { with_data(&pair, wr, push) }
                     };
                     // SAFETY: `next` is the caller's list.
                     unsafe { post_each(&mut next, most, post) }
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn post_send(
                         let push =
                             |data: Data<'_>| queue.push(&FrameSendRequest { id, data, flags });
                         // SAFETY: a request of the caller's list.
-                        unsafe { with_data(pair, wr, push) }
+                        unsafe { with_data(&pair, wr, push) }
                     };
                     // SAFETY: `next` is the caller's list.
                     unsafe { post_each(&mut next, most, post) }
@@ -253,7 +253,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     status(|| {
         let mut next = wr;
-        let posted = PAIRS.with(qp, |pair| {
+        let posted = PAIRS.lend(qp).and_then(|pair| {
             let cap = &pair.init().cap;
             pair.nic().post_recvs(|queue| {
                 let post = |wr: &ibv_recv_wr| {

@@ -323,7 +323,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     status(|| {
         let mut next = wr;
-        let posted = SharedQueue::of(srq).and_then(|queue| {
+        let posted = SHARED_QUEUES.lend(srq).and_then(|queue| {
             let ibv_srq_attr {
                 max_wr, max_sge, ..
             } = *lock(&queue.attr);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gdr_process::{BiasedLock, BiasedReadGuard, BiasedWriteGuard, PerProcess};
+use gdr_process::{BiasedLock, BiasedReadGuard, BiasedWriteGuard, Lending, Lent, PerProcess};
 
 use crate::errno::Errno;
 
@@ -11,7 +11,7 @@ use crate::errno::Errno;
 /// no lock that a thread of the parent may hold.
 pub(crate) struct Table<T: 'static>(PerProcess<BiasedLock<Objects<T>>>);
 
-type Objects<T> = BTreeMap<usize, Arc<T>>;
+type Objects<T> = BTreeMap<usize, Lending<T>>;
 
 impl<T: Send + Sync> Table<T> {
     pub(crate) const fn new() -> Self {
@@ -28,46 +28,89 @@ impl<T: Send + Sync> Table<T> {
 
     /// The first object that is `wanted`.
     pub(crate) fn find(&self, wanted: impl Fn(&T) -> bool) -> Option<Arc<T>> {
-        self.read().values().find(|object| wanted(object)).cloned()
+        let objects = self.read();
+        let mut objects = objects.values().map(Lending::object);
+        objects.find(|object| wanted(object)).cloned()
     }
 
     pub(crate) fn insert<C>(&self, handle: *mut C, object: Arc<T>) {
-        self.write().insert(handle.addr(), object);
+        self.write().insert(handle.addr(), Lending::new(object));
     }
 
     /// The object of a handle; `EINVAL` if there is none.
     pub(crate) fn get<C>(&self, handle: *mut C) -> Result<Arc<T>, Errno> {
         let objects = self.read();
-        objects.get(&handle.addr()).cloned().ok_or(Errno::INVAL)
+        let lending = objects.get(&handle.addr()).ok_or(Errno::INVAL)?;
+        Ok(Arc::clone(lending.object()))
     }
 
-    /// Passes the object of a handle to a short call, which must not use this table again; `EINVAL` if there is none.
-    /// Faster than [`Table::get`], as nothing counts references.
-    pub(crate) fn with<C, R>(
-        &self,
-        handle: *mut C,
-        call: impl FnOnce(&T) -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
+    /// Lends the object of a handle to a short call; `EINVAL` if there is none. Faster than [`Table::get`].
+    pub(crate) fn lend<C>(&self, handle: *mut C) -> Result<Lent<T>, Errno> {
         let objects = self.read();
-        call(objects.get(&handle.addr()).ok_or(Errno::INVAL)?)
+        objects
+            .get(&handle.addr())
+            .map(Lending::lend)
+            .ok_or(Errno::INVAL)
     }
 
-    /// Removes the object of a handle; it ends when the last call that uses it returns.
+    /// Removes the object of a handle, and waits for the calls to which it is lent. It ends when the last call that uses
+    /// it returns.
     pub(crate) fn remove<C>(&self, handle: *mut C) -> Result<Arc<T>, Errno> {
-        self.write().remove(&handle.addr()).ok_or(Errno::INVAL)
+        let removed = self.write().remove(&handle.addr());
+        Ok(Arc::clone(removed.ok_or(Errno::INVAL)?.object()))
     }
 
-    /// Removes all objects for which `ended` is true, and returns them.
+    /// Removes all objects for which `ended` is true like [`Table::remove`], and returns them.
     pub(crate) fn remove_all(&self, ended: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut objects = self.write();
-        let mut gone = Vec::new();
-        objects.retain(|_, object| {
-            let ends = ended(object);
-            if ends {
-                gone.push(Arc::clone(object));
+        let has_ended = |lending: &Lending<T>| ended(lending.object());
+        let handles = objects.iter().filter(|(_, lending)| has_ended(lending));
+        let handles: Vec<_> = handles.map(|(handle, _)| *handle).collect();
+        let removed: Vec<_> = handles
+            .iter()
+            .filter_map(|handle| objects.remove(handle))
+            .collect();
+        drop(objects);
+        removed
+            .iter()
+            .map(|lending| Arc::clone(lending.object()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn an_object_that_is_lent_holds_up_its_own_removal_only() {
+        static TABLE: Table<u32> = Table::new();
+        let handle = |number: usize| ptr::without_provenance_mut::<u8>(number);
+        TABLE.insert(handle(1), Arc::new(10));
+        let (lent, is_over) = (TABLE.lend(handle(1)).unwrap(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let others = scope.spawn(|| {
+                TABLE.insert(handle(2), Arc::new(20));
+                let removed = TABLE.remove(handle(2)).map(|object| *object);
+                (removed, TABLE.get(handle(1)).map(|object| *object))
+            });
+            assert_eq!(others.join().unwrap(), (Ok(20), Ok(10)));
+            scope.spawn(|| {
+                let all = TABLE.remove_all(|object| *object == 10);
+                assert!(is_over.load(Ordering::Relaxed));
+                assert_eq!(all, [Arc::new(10)]);
+            });
+            while TABLE.get(handle(1)).is_ok() {
+                thread::yield_now();
             }
-            !ends
+            assert_eq!(*lent, 10, "its handle is gone");
+            is_over.store(true, Ordering::Relaxed);
+            drop(lent);
         });
-        gone
+        assert_eq!(TABLE.lend(handle(1)).unwrap_err(), Errno::INVAL);
     }
 }

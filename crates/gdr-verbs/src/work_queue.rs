@@ -240,7 +240,7 @@ unsafe extern "C" fn post_recv(
 ) -> c_int {
     status(|| {
         let mut next = wr;
-        let posted = WORK_QUEUES.get(wq).and_then(|queue| {
+        let posted = WORK_QUEUES.lend(wq).and_then(|queue| {
             queue.pair.post_recvs(|receives| {
                 let post = |wr: &ibv_recv_wr| {
                     // SAFETY: a request of the caller's list has as many entries as it says.

@@ -1,0 +1,148 @@
+//! Objects that calls use without counting references.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::primitives::relax;
+use crate::reader::{Address, Mark};
+use crate::this_reader::{readers, this_reader};
+
+/// An object in a table, usually behind a [`BiasedLock`](crate::BiasedLock), that is lent to calls.
+///
+/// A borrowing call marks the object, and releases the lock of the table. The drop of the `Lending` waits for the calls
+/// that still have the object, so a thread must not drop it during such a call of its own.
+///
+/// # Why it is correct
+/// A call marks the object while it borrows the `Lending`. The thread that drops that has it alone by then, which it can
+/// know only because it has synchronized with the end of the borrow: so it sees the mark.
+pub struct Lending<T>(Arc<T>);
+
+impl<T: Send + Sync> Lending<T> {
+    /// Returns an object that can be lent.
+    pub fn new(object: Arc<T>) -> Self {
+        Self(object)
+    }
+
+    /// Returns the object, for those who count references.
+    pub fn object(&self) -> &Arc<T> {
+        &self.0
+    }
+
+    /// Lends the object to a call of this thread, which may outlast this borrow.
+    #[inline]
+    pub fn lend(&self) -> Lent<T> {
+        let mark = this_reader().and_then(|reader| reader.mark(address(&self.0)));
+        let by = match mark {
+            Some(mark) => LentBy::Mark {
+                object: NonNull::from(&*self.0),
+                _mark: mark,
+            },
+            None => LentBy::Count(Arc::clone(&self.0)),
+        };
+        Lent {
+            by,
+            _thread: PhantomData,
+        }
+    }
+}
+
+fn address<T>(object: &Arc<T>) -> Address {
+    Arc::as_ptr(object).cast_mut().cast()
+}
+
+impl<T> Drop for Lending<T> {
+    fn drop(&mut self) {
+        let mut turn = 0;
+        while readers().have_marked(address(&self.0)) {
+            relax(turn);
+            turn = turn.saturating_add(1);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Lending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lending").finish_non_exhaustive()
+    }
+}
+
+/// A lent object, until this is dropped. Marks belong to threads, so it stays on its thread.
+pub struct Lent<T> {
+    by: LentBy<T>,
+    _thread: PhantomData<*const ()>,
+}
+
+enum LentBy<T> {
+    Mark {
+        object: NonNull<T>,
+        _mark: Mark<'static>,
+    },
+    /// The thread has too many marks, or ends.
+    Count(Arc<T>),
+}
+
+impl<T> Deref for Lent<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        match &self.by {
+            // SAFETY: the object was alive when it was marked. Its `Lending`, which owns a reference, ends only after
+            // this value, which keeps the mark.
+            LentBy::Mark { object, .. } => unsafe { object.as_ref() },
+            LentBy::Count(object) => object,
+        }
+    }
+}
+
+impl<T> fmt::Debug for Lent<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lent")
+            .field("object", &ptr::from_ref(&**self))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_an_object_waits_for_the_calls_that_have_it() {
+        let (lending, other) = (Lending::new(Arc::new(7)), Lending::new(Arc::new(8)));
+        let weak = Arc::downgrade(lending.object());
+        let (lent, is_over) = (lending.lend(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // No call has this one.
+                drop(other);
+                drop(lending);
+                assert!(is_over.load(Ordering::Relaxed));
+            });
+            for _ in 0..1000 {
+                assert_eq!(*lent, 7);
+                thread::yield_now();
+            }
+            assert_eq!(weak.strong_count(), 1, "it is not counted");
+            is_over.store(true, Ordering::Relaxed);
+            drop(lent);
+        });
+        assert_eq!(weak.strong_count(), 0);
+    }
+
+    #[test]
+    fn a_thread_may_have_more_objects_than_it_has_marks() {
+        let lending = Lending::new(Arc::new(7));
+        let lent: Vec<_> = (0..20).map(|_| lending.lend()).collect();
+        assert!(lent.iter().all(|lent| **lent == 7));
+        assert!(Arc::strong_count(lending.object()) > 1, "some are counted");
+        drop(lent);
+        assert_eq!(Arc::strong_count(lending.object()), 1);
+    }
+}
