@@ -34,6 +34,7 @@ use crate::this_reader::{readers, this_reader};
 /// The lock is that of D. Dice and A. Kogan, *BRAVO: Biased Locking for Reader-Writer Locks* (2019), with cells owned
 /// by threads.
 pub struct BiasedLock<T> {
+    has_fence: bool,
     is_biased: AtomicBool,
     /// Reads since the last change, up to [`BIASED_AFTER`].
     reads: AtomicU32,
@@ -46,9 +47,11 @@ pub struct BiasedLock<T> {
 unsafe impl<T: Send + Sync> Sync for BiasedLock<T> {}
 
 impl<T> BiasedLock<T> {
-    /// Returns a lock that protects `value`.
+    /// Returns a lock that protects `value`. The first one of a process with several threads takes milliseconds.
     pub fn new(value: T) -> Self {
         Self {
+            // Here rather than in a reader: the first registration of a process with threads takes milliseconds.
+            has_fence: register_process_fence(),
             is_biased: AtomicBool::new(false),
             reads: AtomicU32::new(0),
             lock: RwLock::new(()),
@@ -107,7 +110,7 @@ impl<T> BiasedLock<T> {
         let reads = self.reads.load(Ordering::Relaxed);
         // Imprecise when several threads read, which does no harm.
         self.reads.store(reads.saturating_add(1), Ordering::Relaxed);
-        if reads == BIASED_AFTER && register_process_fence() {
+        if reads == BIASED_AFTER && self.has_fence {
             // Release: a reader that sees this sees the changes before it.
             self.is_biased.store(true, Ordering::Release);
         }

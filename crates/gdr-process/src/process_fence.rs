@@ -13,6 +13,9 @@ pub fn process_fence() -> bool {
 }
 
 /// Registers the process for [`process_fence`]. Returns false before Linux 4.14, or where a filter forbids it.
+///
+/// The first call takes milliseconds in a process that has several threads: the kernel waits for all CPUs. Later ones
+/// return at once.
 #[must_use]
 pub fn register_process_fence() -> bool {
     membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
