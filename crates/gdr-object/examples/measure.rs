@@ -11,6 +11,7 @@
 
 use std::env;
 use std::error::Error;
+use std::hint;
 use std::net::SocketAddr;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -35,8 +36,11 @@ const SEED: u32 = 7;
 const ROUNDS: usize = 7;
 /// How many wake-ups are measured.
 const WAKE_UPS: usize = 2000;
-/// The pause between two publications that wake a reader.
+/// The pause between two publications that wake a reader, if the publisher sleeps meanwhile. Its CPU sleeps, too, and
+/// takes microseconds to wake.
 const PAUSE: Duration = Duration::from_micros(300);
+/// The pause if the publisher computes meanwhile.
+const COMPUTATION: Duration = Duration::from_micros(100);
 
 fn deadline() -> Deadline {
     Deadline::after(LIMIT)
@@ -57,7 +61,11 @@ fn run() -> Outcome {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => own(1024 << 20),
         [mebibytes] => own(mebibytes.parse::<u64>()? << 20),
-        ["wait", owner, polled] => wait(owner.parse()?, Duration::from_micros(polled.parse()?)),
+        ["wait", owner, polled, publisher] => wait(
+            owner.parse()?,
+            Duration::from_micros(polled.parse()?),
+            publisher,
+        ),
         ["transfer", owner, object] => transfer(owner.parse()?, object),
         _ => Err("give nothing, or a number of MiB".into()),
     }
@@ -124,18 +132,26 @@ fn own(bytes: u64) -> Outcome {
     };
     let tick = ObjectOptions::new(Element::U64, Shape::row(1)?);
     let tick = create("tick", tick, &Place::host())?;
-    let stop = AtomicBool::new(false);
+    let (stop, computes) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 if let Err(error) = tick.publish(&now().to_le_bytes(), deadline()) {
                     eprintln!("nothing was published: {error}");
                 }
-                thread::sleep(PAUSE);
+                match computes.load(Ordering::Relaxed) {
+                    true => compute(COMPUTATION),
+                    false => thread::sleep(PAUSE),
+                }
             }
         });
-        // One reader that sleeps when it is woken, and one that polls.
-        let waited = child(&["wait", "50"]).and_then(|()| child(&["wait", "2000"]));
+        // One reader that sleeps when it is woken, and two that poll.
+        let waited = child(&["wait", "50", "sleeps"])
+            .and_then(|()| child(&["wait", "2000", "sleeps"]))
+            .and_then(|()| {
+                computes.store(true, Ordering::Relaxed);
+                child(&["wait", "2000", "computes"])
+            });
         stop.store(true, Ordering::Relaxed);
         waited
     })?;
@@ -229,8 +245,17 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Runs a reader that is woken, and whose device polls for so long before it sleeps.
-fn wait(owner: SocketAddr, polled: Duration) -> Outcome {
+/// Uses the CPU for so long.
+fn compute(time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        hint::spin_loop();
+    }
+}
+
+/// Runs a reader that is woken, and whose device polls for so long before it sleeps. `publisher` says what the
+/// publisher does between its publications.
+fn wait(owner: SocketAddr, polled: Duration, publisher: &str) -> Outcome {
     let options = SoftOptions::new(owner.ip()).port(0).busy_poll(polled);
     let options = LinkOptions::new(Security::Loopback).device(&Device::soft_with(options)?);
     let link = Link::connect(owner, options, deadline())?;
@@ -252,6 +277,7 @@ fn wait(owner: SocketAddr, polled: Duration) -> Outcome {
     let values = json!({
         "wake_ups": latencies.len(),
         "polls_microseconds": polled.as_micros() as u64,
+        "publisher": publisher,
         "median_microseconds": latencies[latencies.len() / 2],
         "p99_microseconds": latencies[latencies.len() * 99 / 100],
     });
