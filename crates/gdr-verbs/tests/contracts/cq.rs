@@ -1,7 +1,7 @@
 //! ibv_create_cq(3), ibv_poll_cq(3) and ibv_resize_cq(3).
 
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
 use gdr_verbs_sys::*;
@@ -101,6 +101,48 @@ fn two_threads_that_poll_get_each_completion_once() {
         }
     });
     assert!(seen.iter().all(|seen| seen.load(Ordering::Relaxed) == 1));
+    side.close();
+}
+
+#[test]
+fn queues_are_made_polled_and_destroyed_while_other_threads_poll_theirs() {
+    let side = Side::new(ibv_qp_type::IBV_QPT_RC);
+    let (queues, is_over) = (
+        [(); 2].map(|()| Shared(make(&side, 4))),
+        AtomicBool::new(false),
+    );
+    thread::scope(|scope| {
+        let pollers = queues.each_ref().map(|queue| {
+            scope.spawn(|| {
+                let (mut wc, mut polls) = (ibv_wc::default(), 0);
+                while !is_over.load(Ordering::Relaxed) {
+                    // SAFETY: the queue exists, and there is room for one completion.
+                    assert_eq!(unsafe { verbs::poll_cq(queue.get(), 1, &mut wc) }, 0);
+                    polls += 1;
+                }
+                polls
+            })
+        });
+        for round in 0..500 {
+            let queue = make(&side, 4);
+            let mut wc = ibv_wc::default();
+            // So many that lookups have become fast again before some of the changes.
+            for _ in 0..round % 50 {
+                // SAFETY: the queue exists, and there is room for one completion.
+                assert_eq!(unsafe { verbs::poll_cq(queue, 1, &mut wc) }, 0);
+            }
+            // SAFETY: nothing else uses the queue.
+            assert_eq!(unsafe { verbs::ibv_destroy_cq(queue) }, 0);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        for poller in pollers {
+            assert!(poller.join().unwrap() > 0);
+        }
+    });
+    for queue in queues {
+        // SAFETY: nothing else uses the queue.
+        assert_eq!(unsafe { verbs::ibv_destroy_cq(queue.get()) }, 0);
+    }
     side.close();
 }
 
