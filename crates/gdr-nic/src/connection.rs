@@ -75,7 +75,6 @@ impl SendQueue<'_, Connection> {
     }
 
     /// The request as the protocol knows it.
-    #[inline(always)]
     fn numbered<'r>(&self, request: &SendRequest<'r>) -> SendRequest<'r> {
         SendRequest {
             id: self.requests.next(),
@@ -85,7 +84,6 @@ impl SendQueue<'_, Connection> {
     }
 
     /// Records a request that was posted.
-    #[inline(always)]
     fn record(&mut self, request: &SendRequest<'_>) {
         let requests = &mut *self.requests;
         let len = requests.add_send(request.id, request.data, request.flags);

@@ -31,7 +31,6 @@ impl<K, T> Default for OutstandingQueue<K, T> {
 
 impl<K, T> OutstandingQueue<K, T> {
     /// Adds a request, whose number must be greater than all others in the queue.
-    #[inline(always)]
     pub fn push(&mut self, request: Outstanding<K, T>) {
         debug_assert!(
             self.0

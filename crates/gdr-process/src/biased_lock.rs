@@ -8,8 +8,8 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use crate::primitives::{
-    AtomicBool, AtomicU32, BIASED_AFTER, RwLock, RwLockReadGuard, RwLockWriteGuard, process_fence,
-    read, register_process_fence, relax, wait_for_stores, write,
+    AtomicBool, AtomicU32, BIASED_AFTER, MOST_TURNS, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    process_fence, read, register_process_fence, wait_for_stores, write,
 };
 use crate::reader::{Address, Mark};
 use crate::this_reader::{readers, this_reader};
@@ -31,10 +31,9 @@ use crate::this_reader::{readers, this_reader};
 /// Without the bias, readers use an `RwLock`. They restore the bias after a number of reads without a change, while
 /// they hold that lock, so that no writer is present.
 ///
-/// The lock is that of D. Dice and A. Kogan, *BRAVO: Biased Locking for Reader-Writer Locks* (2019), with cells owned
-/// by threads.
+/// Follows D. Dice and A. Kogan, *BRAVO: Biased Locking for Reader-Writer Locks* (2019). There, threads share the cells.
 pub struct BiasedLock<T> {
-    has_fence: bool,
+    has_fence: AtomicBool,
     is_biased: AtomicBool,
     /// Reads since the last change, up to [`BIASED_AFTER`].
     reads: AtomicU32,
@@ -51,7 +50,7 @@ impl<T> BiasedLock<T> {
     pub fn new(value: T) -> Self {
         Self {
             // Here rather than in a reader: the first registration of a process with threads takes milliseconds.
-            has_fence: register_process_fence(),
+            has_fence: AtomicBool::new(register_process_fence()),
             is_biased: AtomicBool::new(false),
             reads: AtomicU32::new(0),
             lock: RwLock::new(()),
@@ -110,7 +109,7 @@ impl<T> BiasedLock<T> {
         let reads = self.reads.load(Ordering::Relaxed);
         // Imprecise when several threads read, which does no harm.
         self.reads.store(reads.saturating_add(1), Ordering::Relaxed);
-        if reads == BIASED_AFTER && self.has_fence {
+        if reads == BIASED_AFTER && self.has_fence.load(Ordering::Relaxed) {
             // Release: a reader that sees this sees the changes before it.
             self.is_biased.store(true, Ordering::Release);
         }
@@ -137,13 +136,11 @@ impl<T> BiasedLock<T> {
         self.is_biased.store(false, Ordering::Relaxed);
         if !process_fence() {
             // A filter was installed since the process was registered.
+            self.has_fence.store(false, Ordering::Relaxed);
             wait_for_stores();
         }
-        let mut turn = 0;
-        while readers().have_marked(self.address()) {
-            relax(turn);
-            turn = turn.saturating_add(1);
-        }
+        // As an `RwLock` would, however long they take.
+        while !readers().wait_for(self.address(), MOST_TURNS) {}
     }
 }
 

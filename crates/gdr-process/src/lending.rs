@@ -2,18 +2,19 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use crate::primitives::relax;
+use crate::primitives::MOST_TURNS;
 use crate::reader::{Address, Mark};
 use crate::this_reader::{readers, this_reader};
 
 /// An object in a table, usually behind a [`BiasedLock`](crate::BiasedLock), that is lent to calls.
 ///
 /// A borrowing call marks the object, and releases the lock of the table. The drop of the `Lending` waits for the calls
-/// that still have the object, so a thread must not drop it during such a call of its own.
+/// that still have the object, for 20 seconds or more; after that, the object is never freed.
 ///
 /// # Why it is correct
 /// A call marks the object while it borrows the `Lending`. The thread that drops that has it alone by then, which it can
@@ -53,13 +54,20 @@ fn address<T>(object: &Arc<T>) -> Address {
     Arc::as_ptr(object).cast_mut().cast()
 }
 
+impl<T> Lending<T> {
+    /// Waits for the calls that have the object, for `turns` turns. If one still has it then, for example because a
+    /// signal handler left it by `longjmp`, the object never ends.
+    fn end(&self, turns: u32) {
+        if !readers().wait_for(address(&self.0), turns) {
+            tracing::warn!("a call does not return: an object that it uses is never freed");
+            mem::forget(Arc::clone(&self.0));
+        }
+    }
+}
+
 impl<T> Drop for Lending<T> {
     fn drop(&mut self) {
-        let mut turn = 0;
-        while readers().have_marked(address(&self.0)) {
-            relax(turn);
-            turn = turn.saturating_add(1);
-        }
+        self.end(MOST_TURNS);
     }
 }
 
@@ -91,7 +99,7 @@ impl<T> Deref for Lent<T> {
     fn deref(&self) -> &T {
         match &self.by {
             // SAFETY: the object was alive when it was marked. Its `Lending`, which owns a reference, ends only after
-            // this value, which keeps the mark.
+            // this value, which keeps the mark, or leaves a reference behind.
             LentBy::Mark { object, .. } => unsafe { object.as_ref() },
             LentBy::Count(object) => object,
         }
@@ -134,6 +142,25 @@ mod tests {
             drop(lent);
         });
         assert_eq!(weak.strong_count(), 0);
+    }
+
+    #[test]
+    fn an_object_whose_call_never_returns_is_never_freed() {
+        let lending = Lending::new(Arc::new(7));
+        let weak = Arc::downgrade(lending.object());
+        let lent = lending.lend();
+        lending.end(3);
+        // Without the wait of the drop.
+        let object = Arc::clone(lending.object());
+        mem::forget(lending);
+        drop(object);
+        assert_eq!(*lent, 7);
+        assert_eq!(
+            weak.strong_count(),
+            2,
+            "the one that was left, and that of the test"
+        );
+        drop(lent);
     }
 
     #[test]

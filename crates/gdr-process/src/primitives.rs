@@ -12,6 +12,9 @@ pub(crate) use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Reads after the last change from which on a lock is biased: a burst of changes then runs one process fence.
 pub(crate) const BIASED_AFTER: u32 = 32;
 
+/// The longest wait, in turns of [`relax`]: more than 20 seconds.
+pub(crate) const MOST_TURNS: u32 = 400_000;
+
 /// Keeps the memory accesses before and after it in program order, for a thread that runs [`process_fence`].
 #[inline(always)]
 pub(crate) fn thread_fence() {

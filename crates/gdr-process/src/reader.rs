@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use crate::primitives::{AtomicBool, AtomicPtr, thread_fence};
+use crate::primitives::{AtomicBool, AtomicPtr, relax, thread_fence};
 
 /// The address of a lock or an object: compared, never dereferenced.
 pub(crate) type Address = *mut ();
@@ -107,8 +107,14 @@ impl Readers {
         }
     }
 
-    /// Returns whether a thread uses it.
-    pub(crate) fn have_marked(&self, what: Address) -> bool {
-        self.iter().any(|reader| reader.has_marked(what))
+    /// Waits until no thread uses it, for `turns` turns. Returns whether that is so.
+    pub(crate) fn wait_for(&self, what: Address, turns: u32) -> bool {
+        (0..turns).any(|turn| {
+            let is_unused = !self.iter().any(|reader| reader.has_marked(what));
+            if !is_unused {
+                relax(turn);
+            }
+            is_unused
+        })
     }
 }

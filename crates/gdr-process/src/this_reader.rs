@@ -75,7 +75,7 @@ mod tests {
         let mark = own.mark(ptr::dangling_mut()).unwrap();
         forked::in_child(|| {
             let is_own = !ptr::eq(this_reader().unwrap(), own);
-            let is_fresh = !readers().have_marked(ptr::dangling_mut());
+            let is_fresh = readers().wait_for(ptr::dangling_mut(), 1);
             (is_own && is_fresh)
                 .then_some(())
                 .ok_or("the parent's marks")

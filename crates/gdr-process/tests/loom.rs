@@ -18,6 +18,7 @@ mod primitives {
     pub(crate) use loom::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
     pub(crate) const BIASED_AFTER: u32 = 0;
+    pub(crate) const MOST_TURNS: u32 = u32::MAX;
 
     loom::lazy_static! {
         /// The kernel's fence runs on another thread at some moment. A reader reaches its compiler fence either before

@@ -49,7 +49,7 @@ pub(crate) enum Payload {
 
 impl Payload {
     /// Copies inline data or the segment list; also returns the message length.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(data: Data<'_>, caps: &Capabilities) -> Result<(Self, u32), PostError> {
         let (payload, len) = match data {
             Data::Inline(bytes) if bytes.len() > caps.max_inline as usize => {

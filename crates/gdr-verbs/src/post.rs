@@ -15,7 +15,6 @@ use crate::request::{
 use crate::ret::status;
 
 /// The operation of a request.
-#[inline(always)]
 fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
     // SAFETY: of each union, the members are numbers, and the opcode says which one was set.
     let (rdma, atomic, immediate, named) = unsafe {

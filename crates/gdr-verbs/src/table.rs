@@ -26,7 +26,7 @@ impl<T: Send + Sync> Table<T> {
         self.0.get_fast().write()
     }
 
-    /// The first object that is `wanted`.
+    /// Returns the first object that is `wanted`.
     pub(crate) fn find(&self, wanted: impl Fn(&T) -> bool) -> Option<Arc<T>> {
         let objects = self.read();
         let mut objects = objects.values().map(Lending::object);
@@ -37,14 +37,15 @@ impl<T: Send + Sync> Table<T> {
         self.write().insert(handle.addr(), Lending::new(object));
     }
 
-    /// The object of a handle; `EINVAL` if there is none.
+    /// Returns a handle's object, or `EINVAL` for a handle without one.
     pub(crate) fn get<C>(&self, handle: *mut C) -> Result<Arc<T>, Errno> {
         let objects = self.read();
         let lending = objects.get(&handle.addr()).ok_or(Errno::INVAL)?;
         Ok(Arc::clone(lending.object()))
     }
 
-    /// Lends the object of a handle to a short call; `EINVAL` if there is none. Faster than [`Table::get`].
+    /// Lends a handle's object to a short call. Returns `EINVAL` for a handle without an object. Faster than
+    /// [`Table::get`], which counts a reference.
     pub(crate) fn lend<C>(&self, handle: *mut C) -> Result<Lent<T>, Errno> {
         let objects = self.read();
         objects

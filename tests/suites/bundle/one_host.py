@@ -58,8 +58,10 @@ def on_device(by, command):
 
 
 def is_listening(port):
-    with open("/proc/net/tcp") as tcp, open("/proc/net/tcp6") as tcp6:
-        return any(f":{port:04X} " in line and " 0A " in line for line in [*tcp, *tcp6])
+    # Without IPv6 there is only the first one.
+    tables = [table for table in ("/proc/net/tcp", "/proc/net/tcp6") if os.path.exists(table)]
+    lines = [line for table in tables for line in open(table)]
+    return any(f":{port:04X} " in line and " 0A " in line for line in lines)
 
 
 def pair(by, program, arguments, variables=None):

@@ -61,8 +61,8 @@ impl RecentTime {
 
 /// Returns the processor's counter, if reading it takes less time than reading the clock.
 fn ticks() -> Option<u64> {
-    // SAFETY: every x86-64 processor has the instruction. Where the kernel forbids it to a process, which no clock of the
-    // system could use either, the process ends.
+    // SAFETY: every x86-64 processor has the instruction, and it accesses no memory. A process that has forbidden it to
+    // itself (PR_SET_TSC) gets a signal.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     return Some(unsafe { std::arch::x86_64::_rdtsc() });
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]

@@ -49,7 +49,6 @@ impl PostedRequests {
     }
 
     /// Records a request posted to the send queue. Returns its length in bytes.
-    #[inline]
     pub(crate) fn add_send(&mut self, id: WrId, data: Data<'_>, flags: SendFlags) -> u64 {
         if let Some(counting) = &mut self.counting
             && !flags.contains(SendFlags::SIGNALLED)

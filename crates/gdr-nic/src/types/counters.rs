@@ -51,7 +51,7 @@ pub struct Counters {
     pub sends_failed: u64,
     /// Asynchronous events that were lost because 1024 others were waiting to be taken.
     pub events_lost: u64,
-    /// Polls of the device, by its own threads and by threads of the program.
+    /// Polls of the device, by its own threads and by threads of the program; about, as several may poll at once.
     pub looks: u64,
     /// Bytes in requests that were posted, and in receives that completed.
     pub payload: PayloadBytes,

@@ -31,7 +31,7 @@ pub(super) struct SendWqe {
 
 impl SendWqe {
     /// Validates a request, and copies its inline data or segment list.
-    #[inline(always)]
+    #[inline]
     pub(super) fn new(
         request: &SendRequest<'_>,
         caps: &Capabilities,
