@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
+use crate::lending::{Lending, Lent};
 use crate::primitives::{
     AtomicBool, AtomicU32, BIASED_AFTER, MOST_TURNS, RwLock, RwLockReadGuard, RwLockWriteGuard,
     process_fence, read, register_process_fence, wait_for_stores, write,
@@ -66,7 +67,7 @@ impl<T> BiasedLock<T> {
     #[inline]
     pub fn read(&self) -> BiasedReadGuard<'_, T> {
         match self.mark() {
-            Some(mark) => self.read_guard(ReadBy::Mark { _mark: mark }),
+            Some(mark) => self.read_guard(ReadBy::Mark { mark }),
             None => self.read_by_lock(),
         }
     }
@@ -74,7 +75,7 @@ impl<T> BiasedLock<T> {
     /// Locks for reading, unless a thread writes or waits for that.
     pub fn try_read(&self) -> Option<BiasedReadGuard<'_, T>> {
         match self.mark() {
-            Some(mark) => Some(self.read_guard(ReadBy::Mark { _mark: mark })),
+            Some(mark) => Some(self.read_guard(ReadBy::Mark { mark })),
             None => {
                 let lock = self.lock.try_read().ok()?;
                 Some(self.read_guard(ReadBy::Lock { _lock: lock }))
@@ -98,7 +99,7 @@ impl<T> BiasedLock<T> {
             // SAFETY: no writer has the value while a thread that has seen the bias after it marked the lock keeps the
             // mark (see above), or while a thread holds the `RwLock`.
             value: unsafe { &*self.value.get() },
-            _by: by,
+            by,
             _thread: PhantomData,
         }
     }
@@ -159,7 +160,7 @@ impl<T> fmt::Debug for BiasedLock<T> {
 /// What keeps writers away.
 #[derive(Debug)]
 enum ReadBy<'a> {
-    Mark { _mark: Mark<'static> },
+    Mark { mark: Mark<'static> },
     Lock { _lock: RwLockReadGuard<'a, ()> },
 }
 
@@ -168,8 +169,25 @@ enum ReadBy<'a> {
 #[must_use]
 pub struct BiasedReadGuard<'a, T> {
     value: &'a T,
-    _by: ReadBy<'a>,
+    by: ReadBy<'a>,
     _thread: PhantomData<*const ()>,
+}
+
+impl<T> BiasedReadGuard<'_, T> {
+    /// Unlocks, and lends an object that the lock protects to a call of this thread. Faster than [`Lending::lend`] and
+    /// an unlock, as the mark of the lock becomes that of the object.
+    // Inlined: a result that is stored by parts and loaded as a whole has to leave the CPU's store buffer first.
+    #[inline(always)]
+    pub fn lend<U: Send + Sync>(
+        self,
+        find: impl FnOnce(&T) -> Option<&Lending<U>>,
+    ) -> Option<Lent<U>> {
+        let lending = find(self.value)?;
+        Some(match self.by {
+            ReadBy::Mark { mark } => lending.lend_by(mark),
+            ReadBy::Lock { _lock } => lending.lend(),
+        })
+    }
 }
 
 impl<T> Deref for BiasedReadGuard<'_, T> {
@@ -205,6 +223,7 @@ impl<T> DerefMut for BiasedWriteGuard<'_, T> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
     use std::thread;
 
@@ -288,6 +307,35 @@ mod tests {
                 drop(reading);
             });
             assert_eq!(*lock.read(), 1);
+        }
+    }
+
+    #[test]
+    fn an_object_is_lent_for_the_lock() {
+        let unbiased = BiasedLock::new(Some(Lending::new(Arc::new(7))));
+        let biased = biased(Some(Lending::new(Arc::new(7))));
+        for table in [&unbiased, &biased] {
+            let is_over = AtomicBool::new(false);
+            let lent = table.read().lend(Option::as_ref).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    // The call has given up the lock, but not the object.
+                    let removed = table.write().take();
+                    drop(removed);
+                    assert!(is_over.load(Ordering::Relaxed));
+                });
+                while table.read().is_some() {
+                    thread::yield_now();
+                }
+                for _ in 0..1000 {
+                    assert_eq!(*lent, 7);
+                    thread::yield_now();
+                }
+                is_over.store(true, Ordering::Relaxed);
+                drop(lent);
+            });
+            assert!(table.read().lend(Option::as_ref).is_none());
+            *table.write() = None;
         }
     }
 

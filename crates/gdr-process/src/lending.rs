@@ -18,7 +18,8 @@ use crate::this_reader::{readers, this_reader};
 ///
 /// # Why it is correct
 /// A call marks the object while it borrows the `Lending`. The thread that drops that has it alone by then, which it can
-/// know only because it has synchronized with the end of the borrow: so it sees the mark.
+/// know only because it has synchronized with the end of the borrow: so it sees the mark. For
+/// [`BiasedReadGuard::lend`](crate::BiasedReadGuard::lend) the store of the mark is the end of the borrow.
 pub struct Lending<T>(Arc<T>);
 
 impl<T: Send + Sync> Lending<T> {
@@ -35,18 +36,21 @@ impl<T: Send + Sync> Lending<T> {
     /// Lends the object to a call of this thread, which may outlast this borrow.
     #[inline]
     pub fn lend(&self) -> Lent<T> {
-        let mark = this_reader().and_then(|reader| reader.mark(address(&self.0)));
-        let by = match mark {
-            Some(mark) => LentBy::Mark {
+        match this_reader().and_then(|reader| reader.mark(address(&self.0))) {
+            Some(mark) => Lent::new(LentBy::Mark {
                 object: NonNull::from(&*self.0),
                 _mark: mark,
-            },
-            None => LentBy::Count(Arc::clone(&self.0)),
-        };
-        Lent {
-            by,
-            _thread: PhantomData,
+            }),
+            None => Lent::new(LentBy::Count(Arc::clone(&self.0))),
         }
+    }
+
+    /// Lends the object to a call that gives up the mark by which it borrows this.
+    #[inline]
+    pub(crate) fn lend_by(&self, mark: Mark<'static>) -> Lent<T> {
+        let object = NonNull::from(&*self.0);
+        let _mark = mark.exchange(address(&self.0));
+        Lent::new(LentBy::Mark { object, _mark })
     }
 }
 
@@ -81,6 +85,15 @@ impl<T> fmt::Debug for Lending<T> {
 pub struct Lent<T> {
     by: LentBy<T>,
     _thread: PhantomData<*const ()>,
+}
+
+impl<T> Lent<T> {
+    fn new(by: LentBy<T>) -> Self {
+        Self {
+            by,
+            _thread: PhantomData,
+        }
+    }
 }
 
 enum LentBy<T> {

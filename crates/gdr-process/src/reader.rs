@@ -52,6 +52,16 @@ impl Reader {
 #[derive(Debug)]
 pub(crate) struct Mark<'a>(&'a AtomicPtr<()>);
 
+impl<'a> Mark<'a> {
+    /// Ends the thread's use of what is marked, and marks something else.
+    #[inline]
+    pub(crate) fn exchange(self, what: Address) -> Self {
+        // Release, as in the drop.
+        self.0.store(what, Ordering::Release);
+        self
+    }
+}
+
 impl Drop for Mark<'_> {
     #[inline]
     fn drop(&mut self) {

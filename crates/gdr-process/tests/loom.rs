@@ -77,7 +77,7 @@ mod this_reader {
 }
 
 use biased_lock::BiasedLock;
-use lending::Lending;
+use lending::{Lending, Lent};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -169,16 +169,18 @@ impl Drop for Watched {
     }
 }
 
-#[test]
-fn no_call_has_an_object_that_ended() {
-    check(|| {
+type Table = BiasedLock<Option<Lending<Watched>>>;
+
+/// Removes an object from a table, after `begin`, while a call borrows it by `lend`.
+fn check_lending(begin: fn(&Table), lend: fn(&Table) -> Option<Lent<Watched>>) {
+    check(move || {
         let object = std::sync::Arc::new(Watched::default());
         let table = Arc::new(BiasedLock::new(Some(Lending::new(object))));
+        begin(&table);
         let call = {
             let table = Arc::clone(&table);
             thread::spawn(move || {
-                let lent = table.read().as_ref().map(Lending::lend);
-                if let Some(lent) = lent {
+                if let Some(lent) = lend(&table) {
                     // SAFETY: as above.
                     assert_eq!(lent.0.with(|value| unsafe { *value }), 0);
                 }
@@ -188,4 +190,23 @@ fn no_call_has_an_object_that_ended() {
         drop(removed);
         call.join().expect("no panic");
     });
+}
+
+#[test]
+fn no_call_has_an_object_that_ended() {
+    check_lending(|_| {}, |table| table.read().as_ref().map(Lending::lend));
+}
+
+#[test]
+fn no_call_that_gives_up_the_lock_has_an_object_that_ended() {
+    check_lending(|_| {}, |table| table.read().lend(Option::as_ref));
+}
+
+#[test]
+fn no_call_that_gives_up_its_mark_of_the_lock_has_an_object_that_ended() {
+    // Biased after a read.
+    check_lending(
+        |table| drop(table.read()),
+        |table| table.read().lend(Option::as_ref),
+    );
 }

@@ -46,12 +46,10 @@ impl<T: Send + Sync> Table<T> {
 
     /// Lends a handle's object to a short call. Returns `EINVAL` for a handle without an object. Faster than
     /// [`Table::get`], which counts a reference.
+    #[inline]
     pub(crate) fn lend<C>(&self, handle: *mut C) -> Result<Lent<T>, Errno> {
-        let objects = self.read();
-        objects
-            .get(&handle.addr())
-            .map(Lending::lend)
-            .ok_or(Errno::INVAL)
+        let lent = self.read().lend(|objects| objects.get(&handle.addr()));
+        lent.ok_or(Errno::INVAL)
     }
 
     /// Removes the object of a handle, and waits for the calls to which it is lent. It ends when the last call that uses
