@@ -40,11 +40,9 @@ impl<K, T> OutstandingQueue<K, T> {
         self.0.push_back(request);
     }
 
-    /// Keeps `retained` until the request that was added last completes.
-    pub fn retain(&mut self, retained: K) {
-        if let Some(last) = self.0.back_mut() {
-            last.retained = retained;
-        }
+    /// Returns the number of the request that was added last.
+    pub fn last(&self) -> Option<u64> {
+        self.0.back().map(|last| last.number)
     }
 
     /// Removes the `count` requests that were added last.

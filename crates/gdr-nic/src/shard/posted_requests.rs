@@ -6,7 +6,7 @@ use gdr_roce::{Completion, Data, SendFlags, WrId};
 
 use super::completion_counting::{CompletionCounter, CompletionCounting, CountedOperation};
 use crate::outstanding::{Outstanding, OutstandingQueue};
-use crate::retained::{RetainedList, append};
+use crate::retained::{RetainedList, RetainedQueue};
 use crate::types::PayloadBytes;
 
 /// The minimum charge in bytes for a deferred request, so that at most eight accumulate.
@@ -16,8 +16,10 @@ const SHORT: usize = 4096;
 /// identifiers may repeat.
 #[derive(Debug, Default)]
 pub(crate) struct PostedRequests {
-    sends: OutstandingQueue<RetainedList, ()>,
-    receives: OutstandingQueue<RetainedList, ()>,
+    sends: OutstandingQueue<(), ()>,
+    receives: OutstandingQueue<(), ()>,
+    retained_by_sends: RetainedQueue,
+    retained_by_receives: RetainedQueue,
     next_number: u64,
     /// Bytes posted since the engine last sent for the queue pair; a short request counts as [`SHORT`].
     pub(crate) deferred: usize,
@@ -49,6 +51,7 @@ impl PostedRequests {
     }
 
     /// Records a request posted to the send queue. Returns its length in bytes.
+    #[inline]
     pub(crate) fn add_send(&mut self, id: WrId, data: Data<'_>, flags: SendFlags) -> u64 {
         if let Some(counting) = &mut self.counting
             && !flags.contains(SendFlags::SIGNALLED)
@@ -75,25 +78,29 @@ impl PostedRequests {
         self.receives.push(request);
     }
 
-    fn request(&mut self, id: WrId) -> Outstanding<RetainedList, ()> {
+    fn request(&mut self, id: WrId) -> Outstanding<(), ()> {
         let number = self.next_number;
         self.next_number += 1;
         Outstanding {
             number,
             id,
-            retained: RetainedList::new(),
+            retained: (),
             detail: (),
         }
     }
 
     /// Makes the request posted last to the send queue retain these.
     pub(crate) fn retain_send(&mut self, retained: RetainedList) {
-        self.sends.retain(retained);
+        if let Some(last) = self.sends.last() {
+            self.retained_by_sends.push(last, retained);
+        }
     }
 
     /// Makes the request posted last to the receive queue retain these.
     pub(crate) fn retain_receive(&mut self, retained: RetainedList) {
-        self.receives.retain(retained);
+        if let Some(last) = self.receives.last() {
+            self.retained_by_receives.push(last, retained);
+        }
     }
 
     /// Marks the current state of posting.
@@ -109,6 +116,7 @@ impl PostedRequests {
     pub(crate) fn withdraw_sends(&mut self, since: Mark) -> usize {
         let count = (self.next_number - since.next_number) as usize;
         self.sends.withdraw(count);
+        self.retained_by_sends.withdraw(since.next_number);
         if let Some(counting) = &mut self.counting {
             counting.withdraw(since.next_number);
         }
@@ -119,9 +127,9 @@ impl PostedRequests {
 
     /// Removes the sends that end with this completion, and sets its identifier to the program's.
     pub(crate) fn complete_sends(&mut self, completion: &mut Completion, ended: &mut RetainedList) {
+        self.retained_by_sends.complete(completion.id.0, ended);
         for request in self.sends.complete(completion.id.0) {
             completion.id = request.id;
-            append(ended, request.retained);
         }
     }
 
@@ -131,9 +139,9 @@ impl PostedRequests {
         completion: &mut Completion,
         ended: &mut RetainedList,
     ) {
+        self.retained_by_receives.complete(completion.id.0, ended);
         for request in self.receives.complete(completion.id.0) {
             completion.id = request.id;
-            append(ended, request.retained);
         }
     }
 
@@ -168,8 +176,9 @@ impl PostedRequests {
             counting.reset();
         }
         self.deferred = 0;
-        let sends = mem::take(&mut self.sends).into_requests();
-        let requests = sends.chain(mem::take(&mut self.receives).into_requests());
-        requests.flat_map(|request| request.retained).collect()
+        (self.sends, self.receives) = Default::default();
+        let sends = mem::take(&mut self.retained_by_sends).into_owners();
+        let receives = mem::take(&mut self.retained_by_receives).into_owners();
+        sends.chain(receives).collect()
     }
 }
