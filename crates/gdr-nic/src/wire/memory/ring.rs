@@ -83,6 +83,9 @@ pub(super) struct Producer {
     tail: u64,
     /// The number of bytes returned by the consumer, when last looked at.
     head: u64,
+    /// From each position before this one, there is room for the longest record, which neither the end of the ring nor
+    /// an unread record interrupts.
+    room_until: u64,
     batch: Batch,
 }
 
@@ -109,6 +112,7 @@ impl Producer {
             most,
             tail: 0,
             head: 0,
+            room_until: 0,
             batch: Batch::Empty,
         }
     }
@@ -128,10 +132,19 @@ impl Producer {
         self.segment.ring_len() - (self.tail - self.head) as usize
     }
 
+    /// Returns the bytes that the longest record and the word after it occupy.
+    fn needed(&self) -> usize {
+        taken(self.most) + LINE
+    }
+
+    /// Returns the bytes from here to the end of the ring.
+    fn to_end(&self) -> usize {
+        self.segment.ring_len() - self.offset()
+    }
+
     /// Returns whether there is room for the longest record and the word after it.
     fn fits(&self) -> bool {
-        let needed = taken(self.most) + LINE;
-        let to_end = self.segment.ring_len() - self.offset();
+        let (needed, to_end) = (self.needed(), self.to_end());
         // A record that does not fit before the end begins at the start, and the remainder stays empty.
         let skipped = if to_end < needed { to_end } else { 0 };
         self.free() >= skipped + needed
@@ -139,7 +152,7 @@ impl Producer {
 
     /// Reads how much the consumer has returned. Returns whether there is room for the longest record.
     pub(super) fn has_room(&mut self) -> Result<bool, Broken> {
-        if self.fits() {
+        if self.tail < self.room_until || self.fits() {
             return Ok(true);
         }
         // Pairs with the consumer's release: it has read what is overwritten next.
@@ -154,16 +167,28 @@ impl Producer {
 
     /// Returns room for the longest record, if there is any.
     pub(super) fn room(&mut self) -> Result<Option<&mut [u8]>, Broken> {
-        if !self.has_room()? {
+        if self.tail >= self.room_until && !self.find_room()? {
             return Ok(None);
-        }
-        if self.segment.ring_len() - self.offset() < taken(self.most) + LINE {
-            self.skip_to_start();
         }
         let at = self.segment.at(self.offset() + WORD, self.most);
         // SAFETY: the bytes are inside the mapping, after the last record, so only this end uses them until it adds
         // that record. A process that violates this can change them, but they are only written here.
         Ok(at.map(|at| unsafe { NonNull::slice_from_raw_parts(at, self.most).as_mut() }))
+    }
+
+    /// Goes to where there is room for the longest record, if there is any. Returns whether there is.
+    #[cold]
+    fn find_room(&mut self) -> Result<bool, Broken> {
+        if !self.has_room()? {
+            return Ok(false);
+        }
+        let needed = self.needed();
+        if self.to_end() < needed {
+            self.skip_to_start();
+        }
+        let room = self.to_end().min(self.free());
+        self.room_until = self.tail + (room + 1).saturating_sub(needed) as u64;
+        Ok(true)
     }
 
     /// Continues at the start of the ring.
@@ -213,15 +238,14 @@ impl Producer {
             PayloadBy::Copy => 0,
             PayloadBy::Reference => REFERENCE,
         };
-        let word = len as u32 | flag;
-        if let (Some(this), Some(next)) = (
-            self.segment.word(offset),
-            self.segment.word(offset + taken(len)),
-        ) {
+        let (word, size) = (len as u32 | flag, taken(len));
+        if let (Some(this), Some(next)) =
+            (self.segment.word(offset), self.segment.word(offset + size))
+        {
             // Stored before the release in `show`: otherwise the consumer could take stale bytes after this record for
             // a length.
             next.store(0, Ordering::Relaxed);
-            self.tail += taken(len) as u64;
+            self.tail += size as u64;
             match self.batch {
                 // It may be the only record, which the consumer waits for.
                 Batch::Empty => {
@@ -236,9 +260,12 @@ impl Producer {
             }
         }
         if len <= SHORT {
-            for line in (0..taken(len)).step_by(LINE) {
+            // `step_by` would divide.
+            let mut line = 0;
+            while line < size {
                 let ahead = self.offset_of(self.tail + AHEAD + line as u64);
                 self.segment.fetch(ahead, FetchedTo::Write);
+                line += LINE;
             }
         }
         // Other records are published at once, with all before them, so that the consumer starts on them while this end
@@ -857,12 +884,17 @@ mod tests {
     fn two_threads_pass_records_through_a_ring_that_is_mostly_full() {
         const RECORDS: u64 = 100_000;
         let (mut producer, mut consumer, _) = ends();
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let wait = move || {
+            assert!(!deadline.has_passed(), "the other end is stuck");
+            thread::yield_now();
+        };
         let sender = thread::spawn(move || {
             for n in 0..RECORDS {
                 let len = 8 + (n % 100) as usize * 8;
                 let record: Vec<u8> = n.to_ne_bytes().repeat(len / 8);
                 while !add(&mut producer, &record) {
-                    thread::yield_now();
+                    wait();
                 }
             }
         });
@@ -872,7 +904,7 @@ mod tests {
                     break record;
                 }
                 consumer.give_back(None);
-                thread::yield_now();
+                wait();
             };
             assert!(record.chunks(8).all(|word| word == n.to_ne_bytes()), "{n}");
         }
