@@ -539,6 +539,7 @@ impl QueuePair {
     /// # Panics
     ///
     /// If `out` is shorter than [`wire::MAX_DATAGRAM`](crate::wire::MAX_DATAGRAM).
+    #[inline(always)]
     pub fn post_and_transmit<E>(
         &mut self,
         request: &SendRequest<'_>,

@@ -13,6 +13,7 @@ impl Requester {
     /// Posts a request and writes its only packet to `out`, as [`Requester::post`] and [`Requester::poll`] would.
     /// Returns `None`, with nothing posted, unless it is a SEND or WRITE of one packet that may be sent now, and `fill`
     /// copies its payload.
+    #[inline(always)]
     pub(crate) fn post_and_write<E>(
         &mut self,
         request: &SendRequest<'_>,
@@ -30,11 +31,12 @@ impl Requester {
             Operation::Send { .. } | Operation::Write { .. } => {}
             _ => return None,
         }
-        let wqe = SendWqe::new(request, caps, connection.mtu).ok()?;
-        if wqe.packets != 1 {
+        self.send_queue.push_back(SendWqe::EMPTY);
+        let wqe = self.send_queue.back_mut()?;
+        if wqe.set(request, caps, connection.mtu).is_err() || wqe.packets != 1 {
+            self.withdraw(1);
             return None;
         }
-        self.send_queue.push_back(wqe);
         self.begin_after_pause(now);
         let written = self.write_part(now, 0, 1, |wqe, psn, ack_request| {
             wqe.write_only(connection, psn, ack_request, fill, out)

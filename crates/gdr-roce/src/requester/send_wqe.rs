@@ -30,18 +30,45 @@ pub(super) struct SendWqe {
 }
 
 impl SendWqe {
+    /// An entry to be [set](SendWqe::set).
+    pub(super) const EMPTY: Self = Self {
+        id: WrId(0),
+        operation: Operation::Send { immediate: None },
+        flags: SendFlags::empty(),
+        payload: Payload::EMPTY,
+        len: 0,
+        receives: XrcSrqn::new(0),
+        packets: 0,
+        first: None,
+        failed: None,
+    };
+
     /// Validates a request, and copies its inline data or segment list.
-    #[inline]
     pub(super) fn new(
         request: &SendRequest<'_>,
         caps: &Capabilities,
         mtu: Mtu,
     ) -> Result<Self, PostError> {
+        let mut wqe = Self::EMPTY;
+        wqe.set(request, caps, mtu)?;
+        Ok(wqe)
+    }
+
+    /// Sets an [empty](SendWqe::EMPTY) entry, as [`SendWqe::new`] makes it.
+    // In place: a copy of what was just stored by fields waits until the CPU's store buffer has written it, behind
+    // everything that went to a ring.
+    #[inline(always)]
+    pub(super) fn set(
+        &mut self,
+        request: &SendRequest<'_>,
+        caps: &Capabilities,
+        mtu: Mtu,
+    ) -> Result<(), PostError> {
         // Inline data is copied when posted, so a response would have nowhere to go.
         if fills_memory(request.operation) && matches!(request.data, Data::Inline(_)) {
             return Err(PostError::InlineResponse);
         }
-        let (payload, len) = Payload::new(request.data, caps)?;
+        let len = self.payload.set(request.data, caps)?;
         let is_word = matches!(
             request.operation,
             Operation::Atomic { .. } | Operation::AtomicWrite { .. }
@@ -50,17 +77,12 @@ impl SendWqe {
         if is_word && len != 8 {
             return Err(PostError::AtomicLength(len.into()));
         }
-        Ok(Self {
-            id: request.id,
-            operation: request.operation,
-            flags: request.flags,
-            payload,
-            len,
-            packets: mtu.packets(len),
-            receives: XrcSrqn::default(),
-            first: None,
-            failed: None,
-        })
+        self.id = request.id;
+        self.operation = request.operation;
+        self.flags = request.flags;
+        self.len = len;
+        self.packets = mtu.packets(len);
+        Ok(())
     }
 
     /// Returns whether the operation is an atomic.
