@@ -38,6 +38,14 @@ impl SendQueue<'_, Connection> {
     /// # Errors
     /// [`PostError`]; the request was not posted.
     pub fn push(&mut self, request: &SendRequest<'_>) -> std::result::Result<(), PostError> {
+        if let Some(mut ring) = self.ring.take()
+            && let Some(len) = ring.write(self, request)
+        {
+            ring.rings.push(len);
+            (self.ring, self.has_written) = (Some(ring), true);
+            return Ok(());
+        }
+        // Later requests wait for this one.
         let numbered = self.numbered(request);
         self.protocol.post_send(&numbered)?;
         self.record(request);
@@ -61,6 +69,7 @@ impl SendQueue<'_, Connection> {
 
     /// Posts a request and writes its only packet to `out`. Returns `None`, with nothing posted, unless it is a usual
     /// one; see [`gdr_roce::QueuePair::post_and_transmit`].
+    #[inline(always)]
     pub(crate) fn push_and_transmit<E>(
         &mut self,
         request: &SendRequest<'_>,

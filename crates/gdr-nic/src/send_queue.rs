@@ -4,11 +4,16 @@ use crate::retained::RetainedList;
 use crate::service::Service;
 use crate::shard::posted_requests::PostedRequests;
 use crate::shard::qp_context::QpContext;
+use crate::shard::ring_writer::RingWriter;
 
 /// The send queue of a queue pair whose engine is locked. `push` posts the requests of its service.
 pub struct SendQueue<'a, S: Service> {
     pub(crate) protocol: &'a mut S::State,
     pub(crate) requests: &'a mut PostedRequests,
+    /// Writes requests to a ring, until one has to wait for its turn.
+    pub(crate) ring: Option<RingWriter<'a>>,
+    /// It has written any.
+    pub(crate) has_written: bool,
 }
 
 impl<'a, S: Service> SendQueue<'a, S> {
@@ -17,6 +22,8 @@ impl<'a, S: Service> SendQueue<'a, S> {
         Some(Self {
             protocol: S::of(&mut qp.transport)?,
             requests: &mut qp.requests,
+            ring: None,
+            has_written: false,
         })
     }
 
@@ -34,13 +41,15 @@ impl<'a, S: Service> SendQueue<'a, S> {
         &mut self,
         post: impl FnOnce(&mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
+        // Nothing is sent meanwhile, as what was sent could not be withdrawn.
+        let ring = self.ring.take();
         let before = self.requests.mark();
         let outcome = post(self);
         if outcome.is_err() {
-            // Nothing has been sent, because the engine is locked.
             let count = self.requests.withdraw_sends(before);
             S::withdraw_sends(self.protocol, count);
         }
+        self.ring = ring;
         outcome
     }
 }

@@ -35,6 +35,7 @@ pub(crate) mod qp_context;
 pub(crate) mod qp_table;
 pub(crate) mod region_table;
 pub(crate) mod ring_acceptor;
+pub(crate) mod ring_writer;
 pub(crate) mod send_limit;
 pub(crate) mod shared_engine;
 pub(crate) mod srq_context;

@@ -15,6 +15,7 @@ use crate::shard::intake::Terms;
 use crate::shard::left_send::LeftSend;
 use crate::shard::qp_context::IntakeUse;
 use crate::shard::qp_table::unknown_qp;
+use crate::shard::ring_writer::ShardRegions;
 
 /// Opens the intake of a queue pair whose poster had to wait for the engine.
 const WAITED: IntakeUse = IntakeUse::Open {
@@ -74,6 +75,13 @@ impl SharedEngine {
         Ok(self.post_sends(call, qpn, post)??)
     }
 
+    fn regions(&self) -> ShardRegions<'_> {
+        ShardRegions {
+            table: &self.device.regions,
+            shard: self.shard,
+        }
+    }
+
     /// Posts and sends a request at once, if it is a usual one. Returns the engine if not.
     fn post_and_transmit<'a>(
         &self,
@@ -82,8 +90,7 @@ impl SharedEngine {
         request: &SendRequest<'_>,
         now: u64,
     ) -> Option<EngineGuard<'a>> {
-        let regions = || self.device.regions.read(self.shard);
-        let Some(sent) = engine.post_and_transmit(qpn, request, now, regions) else {
+        let Some(sent) = engine.post_and_transmit(qpn, request, now, self.regions()) else {
             return Some(engine);
         };
         let callers = &self.callers.0;
@@ -109,10 +116,14 @@ impl SharedEngine {
             return Err(unknown_qp(State::ReadyToSend));
         };
         let left_to_thread = qp.is_left_to_thread();
-        let Some(mut queue) = SendQueue::of(qp) else {
+        let had_outstanding = qp.transport.has_outstanding();
+        let Some(mut queue) = engine.send_queue(qpn, call.begin, self.regions()) else {
             return Err(unknown_qp(State::ReadyToSend));
         };
         let outcome = post(&mut queue);
+        if queue.has_written {
+            engine.follow_list(qpn);
+        }
         match (call.intake, before) {
             (IntakeUse::Open { unused, .. }, _) => engine.open_intake(qpn, unused),
             (IntakeUse::Closed, IntakeUse::Open { unused, .. }) => {
@@ -124,7 +135,8 @@ impl SharedEngine {
             return Ok(outcome);
         };
         let callers = &self.callers.0;
-        let may_defer = engine.may_defer(qpn);
+        // Those that were just written do not count.
+        let may_defer = had_outstanding && engine.may_defer(qpn);
         let now = self.now(Poller::Program);
         callers.begin(call.begin);
         if may_defer {
@@ -301,20 +313,48 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_inline_request_on_a_ring_needs_nothing_but_the_engine() {
+    /// Two devices, and a queue pair of each that is connected to the other by rings.
+    fn pairs_on_rings() -> (
+        [Device; 2],
+        [CompletionQueue; 2],
+        [QueuePair<Connection>; 2],
+    ) {
         let options = SoftOptions::default().port(0).wires(Wires::All);
         let devices = [(); 2].map(|()| Device::open(&options, None).unwrap());
         let queues = devices.each_ref().map(|it| it.completion_queue(8, None));
         let pairs = queues
             .each_ref()
-            .map(|queue| loopback::pair(Domain::new(), queue));
-        let [near, far] = pairs.map(Result::unwrap);
+            .map(|queue| loopback::pair(Domain::new(), queue).unwrap());
+        let [near, far] = &pairs;
         let limits = (AckTimeout::new(14), RetryCount::new(7));
-        for (pair, peer) in [(&near, &far), (&far, &near)] {
+        for (pair, peer) in [(near, far), (far, near)] {
             let address = peer.device().address().into();
             loopback::connect_to(pair, address, peer, limits).unwrap();
         }
+        (devices, queues, pairs)
+    }
+
+    #[test]
+    fn a_list_behind_nothing_is_published_whole() {
+        let (devices, queues, [near, far]) = pairs_on_rings();
+        (0..3).for_each(|_| post_receive(&far));
+        let engine = devices[0].shards().first();
+        await_sleep(engine);
+        // From here on the thread counts as awake, but looks no more.
+        engine.lock().wake_up();
+        let posted =
+            near.post_sends(|queue| (1..=3).try_for_each(|id| queue.push(&message(WrId(id), &[]))));
+        posted.unwrap().unwrap();
+        let deadline = Deadline::after(Duration::from_secs(60));
+        for _ in 0..3 {
+            let received = queues[1].wait(deadline).unwrap();
+            assert!(received.is_some(), "it waits for a poll of its sender");
+        }
+    }
+
+    #[test]
+    fn an_inline_request_on_a_ring_needs_nothing_but_the_engine() {
+        let (devices, queues, [near, far]) = pairs_on_rings();
         // What is sent later needs the regions, as any poll does. The progress thread may have the engine by chance.
         let has_returned = (0..10).any(|_| {
             post_receive(&far);

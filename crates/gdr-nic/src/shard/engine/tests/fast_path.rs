@@ -1,10 +1,13 @@
 use std::sync::Weak;
 
+use gdr_copy::ProcessId;
 use gdr_roce::{Data, Lkey, RecvRequest, Segment as DataSegment, SendFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
 use crate::shard::memory::read_host;
+use crate::shard::region_table::{RegionTable, TableEntry};
+use crate::shard::ring_writer::ShardRegions;
 use crate::wire::memory::Welcome;
 
 const KEY: u32 = 77;
@@ -63,14 +66,47 @@ fn segment(addr: u64, len: u32) -> DataSegment {
     }
 }
 
-fn send_at_once(engine: &mut Engine, qpn: Qpn, request: &SendRequest<'_>) -> Option<SentAtOnce> {
-    let (_, regions) = regions();
-    let now = engine.device.clock.now();
-    engine.post_and_transmit(qpn, request, now, || &regions)
+/// A table of regions with that memory.
+fn table() -> (Arc<RegionTable>, TableEntry) {
+    let table = Arc::new(RegionTable::new(ProcessId::current(), 1));
+    let (_, mut regions) = regions();
+    let region = Arc::into_inner(regions.remove(&KEY).unwrap()).unwrap();
+    let entry = RegionTable::insert_as(&table, KEY, region).unwrap();
+    (table, entry)
 }
 
-/// Posts a WRITE of no bytes.
-fn write_at_once(engine: &mut Engine, qpn: Qpn) -> Option<SentAtOnce> {
+fn send_at_once(engine: &mut Engine, qpn: Qpn, request: &SendRequest<'_>) -> Option<SentAtOnce> {
+    let (table, _entry) = table();
+    let now = engine.device.clock.now();
+    let regions = ShardRegions {
+        table: &table,
+        shard: 0,
+    };
+    engine.post_and_transmit(qpn, request, now, regions)
+}
+
+/// Posts a list, as a call that has locked the engine does. Returns how many packets it wrote to the ring.
+fn post_list<T>(
+    engine: &mut Engine,
+    qpn: Qpn,
+    post: impl FnOnce(&mut SendQueue<'_, Connection>) -> T,
+) -> u64 {
+    let (table, _entry) = table();
+    let regions = ShardRegions {
+        table: &table,
+        shard: 0,
+    };
+    let (before, now) = (engine.counters().sent_by_memory, engine.device.clock.now());
+    let mut queue = engine.send_queue(qpn, now, regions).unwrap();
+    post(&mut queue);
+    if queue.has_written {
+        engine.follow_list(qpn);
+    }
+    engine.counters().sent_by_memory - before
+}
+
+/// A WRITE of no bytes.
+fn write() -> SendRequest<'static> {
     let operation = Operation::Write {
         remote: Remote {
             rkey: Rkey(0),
@@ -78,11 +114,15 @@ fn write_at_once(engine: &mut Engine, qpn: Qpn) -> Option<SentAtOnce> {
         },
         immediate: None,
     };
-    let write = SendRequest {
+    SendRequest {
         operation,
         ..message(WrId(0), &[])
-    };
-    send_at_once(engine, qpn, &write)
+    }
+}
+
+/// Posts a WRITE of no bytes.
+fn write_at_once(engine: &mut Engine, qpn: Qpn) -> Option<SentAtOnce> {
+    send_at_once(engine, qpn, &write())
 }
 
 /// Polls until nothing is outstanding.
@@ -211,7 +251,78 @@ fn room_that_was_promised_to_the_intake_is_left() {
 }
 
 #[test]
-fn an_acknowledgement_is_published_with_the_reply() {
+fn the_requests_of_a_list_are_written_in_turn() {
+    let (mut engine, qpn) = engine_on_ring();
+    let written = post_list(&mut engine, qpn, |queue| {
+        (0..5).try_for_each(|_| queue.push(&write()))
+    });
+    assert_eq!(written, 5);
+    finish(&mut engine, qpn);
+
+    // Those behind one that has to wait must wait, too.
+    let written = post_list(&mut engine, qpn, |queue| {
+        queue.push(&write()).unwrap();
+        let unknown = [DataSegment {
+            lkey: Lkey(KEY + 1),
+            ..segment(100, 8)
+        }];
+        let data = Data::Segments(&unknown);
+        queue.push(&SendRequest { data, ..write() }).unwrap();
+        queue.push(&write()).unwrap();
+    });
+    assert_eq!(written, 1);
+    let qp = engine.qps.get_mut(qpn.get()).unwrap();
+    assert!(qp.transport.has_unsent_requests());
+}
+
+#[test]
+fn a_list_that_may_be_withdrawn_is_not_sent_yet() {
+    let (mut engine, qpn) = engine_on_ring();
+    let withdrawn = post_list(&mut engine, qpn, |queue| {
+        let failed = queue.all_or_none(|queue| {
+            queue.push(&write()).unwrap();
+            Err(())
+        });
+        assert_eq!(failed, Err(()));
+    });
+    assert_eq!(withdrawn, 0);
+    let written = post_list(&mut engine, qpn, |queue| {
+        let empty = queue.all_or_none(|_| Ok::<(), ()>(()));
+        empty.and_then(|()| queue.push(&write()).map_err(|_| ()))
+    });
+    assert_eq!(written, 1, "nothing waits for its turn");
+    let kept = post_list(&mut engine, qpn, |queue| {
+        queue.all_or_none(|queue| queue.push(&write()))
+    });
+    assert_eq!(kept, 0);
+    engine.schedule(qpn);
+    engine.send(&Regions::default(), 0);
+    assert_eq!(engine.counters().sent_by_memory, 2);
+    finish(&mut engine, qpn);
+}
+
+#[test]
+fn a_list_takes_the_usual_way_if_anything_else_decides_when_it_is_sent() {
+    let (mut engine, qpn) = engine_on_ring();
+    let written = |engine: &mut Engine| post_list(engine, qpn, |queue| queue.push(&write()));
+    engine
+        .device
+        .send_limit
+        .set(std::num::NonZeroU64::new(1_000_000));
+    assert_eq!(written(&mut engine), 0);
+    engine.device.send_limit.set(None);
+    assert_eq!(
+        written(&mut engine),
+        0,
+        "an earlier request is not sent yet"
+    );
+    engine.schedule(qpn);
+    engine.send(&Regions::default(), 0);
+    assert_eq!(written(&mut engine), 1);
+}
+
+/// An engine that owes an acknowledgement to its own queue pair, which it delays.
+fn engine_that_owes() -> (Engine, Qpn) {
     let (mut engine, qpn) = engine_on_ring();
     let posted = RecvQueue::of(engine.schedule(qpn).unwrap()).push(&RecvRequest {
         id: WrId(0),
@@ -231,12 +342,31 @@ fn an_acknowledgement_is_published_with_the_reply() {
     assert!(qp.transport.owes_only_acknowledgement());
     qp.acknowledgement = Acknowledgement::Kept;
     engine.held.push(qpn.get());
-    let sent = write_at_once(&mut engine, qpn);
-    assert!(matches!(sent, Some(SentAtOnce::Shown)), "{sent:?}");
+    (engine, qpn)
+}
+
+/// Checks that the acknowledgement was sent with the only packet since, and nothing else is to be sent.
+fn check_acknowledged(mut engine: Engine, qpn: Qpn) {
     assert_eq!(engine.counters().sent_by_memory, 3);
     assert!(engine.held.is_empty());
     let qp = engine.qps.get_mut(qpn.get()).unwrap();
     assert_eq!(qp.acknowledgement, Acknowledgement::Due);
     assert!(!qp.may_transmit());
     finish(&mut engine, qpn);
+}
+
+#[test]
+fn an_acknowledgement_is_published_with_the_reply() {
+    let (mut engine, qpn) = engine_that_owes();
+    let sent = write_at_once(&mut engine, qpn);
+    assert!(matches!(sent, Some(SentAtOnce::Shown)), "{sent:?}");
+    check_acknowledged(engine, qpn);
+}
+
+#[test]
+fn an_acknowledgement_follows_a_list() {
+    let (mut engine, qpn) = engine_that_owes();
+    let written = post_list(&mut engine, qpn, |queue| queue.push(&write()));
+    assert_eq!(written, 2, "a request and the acknowledgement");
+    check_acknowledged(engine, qpn);
 }
