@@ -27,10 +27,12 @@ GDR = os.environ.get("GDR", "gdr")
 LIMIT = 120
 MIB = 1 << 20
 PERFTEST = [
-    # Program, bytes, iterations, unit, column of the result, factor to the unit.
+    # Command, bytes, iterations, unit, column of the result, factor to the unit.
     ("ib_write_lat", 8, 50_000, "us", 4, 1),
     ("ib_send_lat", 8, 50_000, "us", 4, 1),
     ("ib_write_bw", 64, 1_000_000, "million/s", 4, 1),
+    # By lists of requests.
+    ("ib_write_bw -l 16", 64, 1_000_000, "million/s", 4, 1),
     ("ib_write_bw", 65_536, 50_000, "GB/s", 3, MIB / 1e9),
 ]
 UCX = [
@@ -93,8 +95,9 @@ def pair(by, program, arguments, variables=None):
             server.wait()
 
 
-def perftest(program, size, iterations, column, factor):
-    out = pair("gdr", program, ["-s", str(size), "-n", str(iterations), "-F"])
+def perftest(command, size, iterations, column, factor):
+    program, *options = command.split()
+    out = pair("gdr", program, [*options, "-s", str(size), "-n", str(iterations), "-F"])
     line = [line for line in out.splitlines() if re.match(rf"\s*{size}\s", line)][-1]
     return float(line.split()[column]) * factor
 
@@ -160,8 +163,8 @@ def measure(path):
     for turn in range(TURNS):
         print(f"turn {turn + 1} of {TURNS}", file=sys.stderr)
         if "ib_write_lat" not in missing:
-            for program, size, iterations, unit, column, factor in PERFTEST:
-                add(program, size, unit, "gdr", perftest(program, size, iterations, column, factor))
+            for command, size, iterations, unit, column, factor in PERFTEST:
+                add(command, size, unit, "gdr", perftest(command, size, iterations, column, factor))
         if "ucx_perftest" not in missing:
             for test, size, iterations, unit, column, factor in UCX:
                 for by in UCX_BY:
