@@ -20,7 +20,6 @@ const WORD: usize = size_of::<u64>();
 /// `dst` is valid for volatile writes of `bytes.len()` bytes, to which there are no references (so they do not overlap
 /// `bytes`). If the memory lies outside every Rust allocation, other threads, processes and devices may access it at
 /// the same time.
-/// processes and devices may access it at the same time.
 #[inline]
 pub unsafe fn write(dst: *mut u8, bytes: &[u8]) {
     match *bytes {
