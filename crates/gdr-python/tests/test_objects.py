@@ -311,6 +311,11 @@ class Program:
     def go_on(self):
         print(file=self.process.stdin, flush=True)
 
+    def stop(self):
+        """Returns once all of its threads have stopped: until then, one can still answer."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
     def __enter__(self):
         return self
 
@@ -327,7 +332,7 @@ def test_ctrl_c_ends_a_call_and_the_link_goes_on(what):
             assert reader.line() == "ready"
             if what == "get":
                 # Its next transfer does not end.
-                owner.process.send_signal(signal.SIGSTOP)
+                owner.stop()
             reader.go_on()
             assert reader.line() == "calling"
             reader.process.send_signal(signal.SIGINT)
@@ -344,7 +349,7 @@ def test_a_get_of_an_owner_that_is_stopped_ends_at_its_deadline():
         with gdr.Link(address, timeout=LIMIT_S) as link:
             remote = link.open("frame", timeout=LIMIT_S)
             assert remote.get_into(bytearray(1 << 20), timeout=LIMIT_S) == 1
-            os.kill(owner.process.pid, signal.SIGSTOP)
+            owner.stop()
             with pytest.raises(TimeoutError) as stalled:
                 remote.get_into(bytearray(1 << 20), timeout=0.5)
             os.kill(owner.process.pid, signal.SIGCONT)
