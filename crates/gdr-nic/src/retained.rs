@@ -17,8 +17,8 @@ pub trait Retained: fmt::Debug + Send + Sync {
 /// The resources retained by a request, or by the few requests that complete together.
 pub type RetainedList = SmallVec<[Arc<dyn Retained>; 2]>;
 
-/// The resources retained by the requests of a queue, by their increasing numbers. Apart from the requests, most of which
-/// retain none.
+/// Resources that the requests of a queue retain, in the order of request numbers. Most requests retain none, so they
+/// have no room for any.
 #[derive(Debug, Default)]
 pub(crate) struct RetainedQueue(VecDeque<(u64, Arc<dyn Retained>)>);
 

@@ -175,7 +175,7 @@ pub struct BiasedReadGuard<'a, T> {
 
 impl<T> BiasedReadGuard<'_, T> {
     /// Unlocks, and lends an object that the lock protects to a call of this thread. Faster than [`Lending::lend`] and
-    /// an unlock, as the mark of the lock becomes that of the object.
+    /// an unlock: a single store replaces the lock's mark with one for the object.
     // Inlined: a result that is stored by parts and loaded as a whole has to leave the CPU's store buffer first.
     #[inline(always)]
     pub fn lend<U: Send + Sync>(

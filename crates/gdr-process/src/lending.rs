@@ -37,10 +37,7 @@ impl<T: Send + Sync> Lending<T> {
     #[inline]
     pub fn lend(&self) -> Lent<T> {
         match this_reader().and_then(|reader| reader.mark(address(&self.0))) {
-            Some(mark) => Lent::new(LentBy::Mark {
-                object: NonNull::from(&*self.0),
-                _mark: mark,
-            }),
+            Some(mark) => self.lent(mark),
             None => Lent::new(LentBy::Count(Arc::clone(&self.0))),
         }
     }
@@ -48,8 +45,12 @@ impl<T: Send + Sync> Lending<T> {
     /// Lends the object to a call that gives up the mark by which it borrows this.
     #[inline]
     pub(crate) fn lend_by(&self, mark: Mark<'static>) -> Lent<T> {
+        self.lent(mark.exchange(address(&self.0)))
+    }
+
+    /// Lends the object by a mark that this thread has set on it.
+    fn lent(&self, _mark: Mark<'static>) -> Lent<T> {
         let object = NonNull::from(&*self.0);
-        let _mark = mark.exchange(address(&self.0));
         Lent::new(LentBy::Mark { object, _mark })
     }
 }
@@ -171,7 +172,7 @@ mod tests {
         assert_eq!(
             weak.strong_count(),
             2,
-            "the one that was left, and that of the test"
+            "the test has one, and one was leaked"
         );
         drop(lent);
     }

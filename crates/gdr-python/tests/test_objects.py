@@ -314,7 +314,7 @@ class Program:
     def stop(self):
         """Returns once all of its threads have stopped: until then, one can still answer."""
         self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def __enter__(self):
         return self

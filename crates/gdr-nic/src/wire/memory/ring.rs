@@ -260,12 +260,9 @@ impl Producer {
             }
         }
         if len <= SHORT {
-            // `step_by` would divide.
-            let mut line = 0;
-            while line < size {
+            for line in (0..size).step_by(LINE) {
                 let ahead = self.offset_of(self.tail + AHEAD + line as u64);
                 self.segment.fetch(ahead, FetchedTo::Write);
-                line += LINE;
             }
         }
         // Other records are published at once, with all before them, so that the consumer starts on them while this end

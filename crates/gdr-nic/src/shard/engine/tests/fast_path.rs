@@ -2,6 +2,7 @@ use std::sync::Weak;
 
 use gdr_copy::ProcessId;
 use gdr_roce::{Data, Lkey, RecvRequest, Segment as DataSegment, SendFlags};
+use gdr_udp::Deadline;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
@@ -127,8 +128,9 @@ fn write_at_once(engine: &mut Engine, qpn: Qpn) -> Option<SentAtOnce> {
 
 /// Polls until nothing is outstanding.
 fn finish(engine: &mut Engine, qpn: Qpn) {
-    let regions = Regions::default();
+    let (regions, deadline) = (Regions::default(), Deadline::after(Duration::from_secs(60)));
     while engine.schedule(qpn).unwrap().transport.has_outstanding() {
+        assert!(!deadline.has_passed(), "a request is never acknowledged");
         engine.poll(&regions, 0);
     }
 }
